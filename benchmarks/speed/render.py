@@ -10,13 +10,16 @@ The frame rate of `render` excludes its start: it renders one episode per worker
 the times is for four episodes. The start time (processes, compilation, begin and end of the dataset) is given
 separately, in seconds. Rounds are interleaved, and metrics use the smallest times, because other work on the machine
 only adds time.
+
+``python -m benchmarks.speed.render --renderers [--write docs]`` instead compares all renderers that work on this
+machine: frames per second and CPU time of a colour image of so101_tabletop from the front, at their default settings.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
-import sys
 import tempfile
 import time
 from multiprocessing.synchronize import Barrier
@@ -27,13 +30,16 @@ import mujoco
 import numpy as np
 from mujoco.egl import GLContext
 
+from benchmarks.studies import markdown_table, write_between
 from twinloop.core.pool import count_cores
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import generate_states, render_config, render_dataset, resolve_config
 from twinloop.generate.pixels import visual_model
 from twinloop.generate.pixels.dataset import BLOCK
+from twinloop.render import RENDERERS, Renderer, SceneStates, open_renderer, probe_renderer
 from twinloop.render.gl import GlQuality, apply_quality
 from twinloop.simulate.protocol import state_poses
+from twinloop.twin import load_twin
 
 os.environ.setdefault("LP_NUM_THREADS", "0")  # read when the first context is created; inherited by child processes
 TARGET = 0.85
@@ -164,6 +170,71 @@ def _compiled(source: Path) -> Path:
     return source.with_name("model.mjb")
 
 
+COMPARED_SIZES = ((240, 320), (96, 96))
+MARK = "python -m benchmarks.speed.render --renderers"
+
+
+def compare_renderers(rounds: int = 3, sizes: tuple[tuple[int, int], ...] = COMPARED_SIZES) -> list[dict[str, Any]]:
+    """Return one row per renderer and image size (height, width), each with the fastest of some rounds.
+
+    A round renders frames in which the arm moves, in one call: 16, or 1 if a frame takes more than a second. The first
+    call, which compiles and warms up, does not count.
+    """
+    twin = load_twin("so101_tabletop")
+    qpos = np.tile(twin.home()[0], (16, 1))
+    qpos[:, -6] += np.linspace(0.0, 0.5, 16)  # the shoulder turns
+    rows = []
+    for name, (height, width) in [
+        (name, size) for name in RENDERERS if probe_renderer(name).available for size in sizes
+    ]:
+        with open_renderer(name, twin.model, height=height, width=width, cameras=["front"]) as renderer:
+            _time_frames(renderer, SceneStates(qpos=qpos[:1]))
+            slow = _time_frames(renderer, SceneStates(qpos=qpos[:1]))["wall_s"] > 1.0
+            states = SceneStates(qpos=qpos[:1] if slow else qpos)
+            times = [_time_frames(renderer, states) for _ in range(rounds)]
+        best = {kind: min(time[kind] for time in times) for kind in ("wall_s", "processor_s")}
+        rows.append({"renderer": name, "height": height, "width": width, **best})
+    return rows
+
+
+def _time_frames(renderer: Renderer, states: SceneStates) -> dict[str, float]:
+    """Return wall-clock and CPU time per frame, in s."""
+    wall, processor = time.perf_counter(), time.process_time()
+    renderer.render(states)
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    return {"wall_s": wall / len(states), "processor_s": processor / len(states)}
+
+
+def renderers_table(rows: list[dict[str, Any]]) -> str:
+    """Format the result of `compare_renderers` as a Markdown table, one line per renderer."""
+    sizes = list(dict.fromkeys((row["height"], row["width"]) for row in rows))
+    head = ["renderer"]
+    for height, width in sizes:
+        head += [f"{height}×{width}, frames/s", f"{height}×{width}, CPU ms per frame"]
+    lines: dict[str, list[str]] = {}
+    for row in rows:
+        numbers = (1.0 / row["wall_s"], 1e3 * row["processor_s"])
+        cells = [f"{number:,.0f}" if number >= 100.0 else f"{number:.2g}" for number in numbers]
+        lines.setdefault(row["renderer"], [f"`{row['renderer']}`"]).extend(cells)
+    return markdown_table(head, list(lines.values()))
+
+
+def main() -> None:
+    """Run one of the two benchmarks from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rounds", type=int, nargs="?", default=2, help="number of rounds")
+    parser.add_argument("--renderers", action="store_true", help="compare all renderers instead")
+    parser.add_argument("--write", type=Path, help="documentation folder; the table of renderers is replaced")
+    given = parser.parse_args()
+    if not given.renderers:
+        for name, row in run(given.rounds)["sizes"].items():
+            print(name, row)
+        return
+    text = renderers_table(compare_renderers(given.rounds))
+    print(text)
+    if given.write is not None:
+        write_between(given.write / "evidence" / "rendering.md", MARK, text)
+
+
 if __name__ == "__main__":
-    for name, row in run(int(sys.argv[1]) if sys.argv[1:] else 2)["sizes"].items():
-        print(name, row)
+    main()

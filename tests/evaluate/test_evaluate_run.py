@@ -193,16 +193,16 @@ def test_the_time_of_a_command_leaves_out_what_no_robot_does(monkeypatch):
 
     class Looks:
         name = "looks"
-        render_images = TimedImages(take=lambda states, params: lasting(8.0))
+        images = TimedImages(camera=SimpleNamespace(take=lambda rows, step: lasting(8.0)))
 
         def begin(self, worlds):
-            return lambda simulation: self.render_images(simulation, None) or lasting(0.5) or np.zeros(1)
+            return lambda simulation: self.images.take(np.zeros(1, dtype=int), 0) or lasting(0.5) or np.zeros(1)
 
     actor = TimedActor(actor=Looks())
     controller = actor.begin(None)
     for _ in range(2):
         controller(np.zeros(1))
-    assert actor.actor.render_images.seconds == 16.0
+    assert actor.actor.images.seconds == 16.0
     assert actor.seconds == [0.5, 0.5]
 
 

@@ -158,3 +158,40 @@ def test_who_watches_sees_every_step_and_changes_nothing(task):
     np.testing.assert_array_equal(np.stack([row[0] for row in steps], axis=1), result.observation)
     np.testing.assert_allclose(np.stack([row[2] for row in steps], axis=1), result.action, rtol=1e-12)
     assert [row[1][0] for row in steps] == [step - step % 3 for step in range(NSTEP)]
+
+
+class Pictures:
+    """Images that show the number of their step; it notes who asked for them."""
+
+    def __init__(self):
+        self.asked, self.watched = [], 0
+
+    def begin_worlds(self, worlds, nstep):
+        self.most = nstep
+
+    def watch(self, states):
+        self.watched += 1
+
+    def take(self, rows, step):
+        self.asked.append((step, rows.tolist()))
+        return {"front": np.full((len(rows), 2, 3, 3), step, dtype=np.uint8)}
+
+
+@pytest.mark.parametrize(("frames", "asked"), [(1, [0, 3, 6, 9]), (2, [0, 2, 3, 5, 6, 8, 9, 11])])
+def test_images_are_taken_only_when_the_policy_uses_them(task, frames, asked):
+    contract = Contract(**{**vars(offered_contract(task.twin, task)), "cameras": {"front": (2, 3)}})
+
+    def act(**more):
+        policy, pictures = Adds(contract, n_obs_steps=frames), Pictures()
+        policy.observation_keys = (*policy.observation_keys, "observation.images.front")
+        result = run(task, PolicyActor(policy=policy, task=task, twin=task.twin, images=pictures, **more), [0, 1])
+        return result, policy, pictures
+
+    result, policy, pictures = act()
+    assert pictures.asked == [(step, [0, 1]) for step in asked]
+    assert (pictures.watched, pictures.most) == (NSTEP, NSTEP)
+    shown = [seen["observation.images.front"][0, :, 0, 0, 0].tolist() for seen in policy.seen]
+    assert shown == [[max(step - back, 0) for back in range(frames)][::-1] for step in range(0, NSTEP, 3)]
+    watched, _, every = act(step_callback=lambda *_: None)
+    assert len(every.asked) == NSTEP
+    np.testing.assert_array_equal(result.trajectories.states, watched.trajectories.states)

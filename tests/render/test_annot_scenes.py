@@ -89,7 +89,7 @@ def test_a_camera_that_is_drawn_anew_in_every_world_is_told_so(worlds):
 
 @pytest.mark.slow
 @needs_gl
-@pytest.mark.parametrize("name", ["warp", "mitsuba"])
+@pytest.mark.parametrize("name", ["warp", "mitsuba", "filament"])
 def test_other_renderers_tell_the_same(worlds, told, name):
     if not probe_renderer(name).available:
         pytest.skip(f"the renderer {name} does not work here")

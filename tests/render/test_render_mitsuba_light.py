@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from support.worlds import make_world
+from twinloop.core.imaging import LUMA
 from twinloop.render import SceneStates, decode_srgb, open_renderer, probe_renderer
 from twinloop.render.mitsuba import MitsubaQuality, MitsubaRenderer
-from twinloop.render.mitsuba.lights import WHITE_LUX, LightExposure
-from twinloop.render.mitsuba.materials import roughness_of_shininess
-from twinloop.render.mitsuba.textures import luminance, surrounding_light
+from twinloop.render.mitsuba.textures import surrounding_light
+from twinloop.render.physical import WHITE_LUX, LightExposure, roughness_of_shininess
 from twinloop.render.protocol import srgb_to_linear
 from twinloop.twin import load_twin
 
@@ -154,7 +154,7 @@ def test_light_from_all_around_is_as_strong_as_ambient_light_says(blue: bool) ->
     around = surrounding_light(faces if blue else None, np.array([0.3, 0.3, 0.3]))
     polar = np.pi * np.arange(16)[:, None] / 15 * np.ones((1, 32))
     weight = np.sin(polar) * np.maximum(np.cos(polar), 0.0)
-    above = (luminance(around) * weight).sum() / weight.sum()
+    above = (around @ LUMA * weight).sum() / weight.sum()
     assert above == pytest.approx(0.3, rel=1e-5)
     assert (around[0, 0, 2] > 2 * around[0, 0, 0]) == blue
 

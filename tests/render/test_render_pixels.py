@@ -38,7 +38,7 @@ def model() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(SCENE)
 
 
-@pytest.fixture(scope="module", params=["gl", "warp", pytest.param("mitsuba", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["gl", "warp", "filament", pytest.param("mitsuba", marks=pytest.mark.slow)])
 def renderer(request: pytest.FixtureRequest, model: mujoco.MjModel) -> Iterator[Renderer]:
     found = probe_renderer(request.param)
     if not found.available:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -11,8 +12,11 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import SeedPath
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics
+from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.camera import TwinCamera, camera_sensors
 from twinloop.rollout.camera_captures import CameraCaptures, ImageMotion, MovingWorld, count_subframes
+from twinloop.rollout.world_camera import WorldCamera
+from twinloop.simulate.protocol import STATE_SPEC, state_columns
 from twinloop.twin import load_twin
 from twinloop.twin.spec import SensorSpec
 from twinloop.twin.variant import add_twin_sensors
@@ -232,3 +236,32 @@ def test_images_say_which_lens_bent_them(rail, draw):
     said = seen(rail, draw, lens_k1=-0.1, lens_p2=0.002, lens_k3=0.01).camera.to_json()
     assert said["distortion"] == [-0.1, 0.0, 0.0, 0.002, 0.01, 0.0, 0.0, 0.0]
     assert said["intrinsics"]["fx"] == pytest.approx(focal())
+
+
+LATE_AND_NOISY = {
+    "latency": 0.05, "latency_jitter": 0.01, "frame_rate": 20.0, "read_noise": 30.0, "full_well": 4000.0
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [{}, LATE_AND_NOISY])
+def test_images_of_running_worlds_are_those_of_the_whole_episode(rail, draw, values):
+    twin = rail(**values)
+    whole = seen(rail, draw, 0.5, most=1, **values).take_images(range(12))
+    camera = WorldCamera(twin, ["front"], height=HEIGHT, width=WIDTH, renderer="gl", sensors=True)
+    start = EpisodeStart(numbers=np.array([5, 3]), params=twin.table(2), initial=None, run_seed=7)
+    camera.begin_worlds(start, 20)
+    states = np.zeros((2, mujoco.mj_stateSize(twin.model, STATE_SPEC)))
+    for step in range(12):
+        states[:, state_columns(twin.model, int(mujoco.mjtState.mjSTATE_QPOS))] = 0.5 * (step * STEP - 1 / 3)
+        camera.watch(states)
+        if step % 3 == 2:  # images that are not asked for change nothing
+            np.testing.assert_array_equal(camera.take([1], step)["front"][0], whole[step])
+    camera.close()
+    with pytest.raises(InputError, match="No worlds are running"):
+        camera.take([0], 0)
+
+
+def test_worlds_without_a_camera_model_have_clean_images_only(rail):
+    bare = add_twin_sensors(rail(), {"front": SensorSpec(device="mid360", site="lidar")})
+    with pytest.raises(InputError, match="no camera sensor for front"):
+        WorldCamera(bare, ["front"], height=8, width=8, sensors=True)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cameras import camera_seeds, flat, scene
+from twinloop.core.imaging import LUMA
 from twinloop.sensors.camera import CameraModel, develop
-from twinloop.sensors.camera.colour import LUMA, DriftProcess, apply_filters, demosaic, filter_colours
+from twinloop.sensors.camera.colour import DriftProcess, apply_filters, demosaic, filter_colours
 from twinloop.sensors.camera.tone import (
     apply_tone,
     compute_tone_steps,

@@ -92,6 +92,10 @@ class Intrinsics(JsonRecord):
         return np.stack([column, row], axis=-1) + 0.5
 
 
+# Luminance of linear Rec. 709 red, green and blue (ITU-R BT.709-6); white has 1.
+LUMA = np.array([0.2126, 0.7152, 0.0722])
+
+
 def srgb_to_linear(display: ArrayLike) -> NDArray[np.float64]:
     """Convert sRGB display values from 0 to 1 to linear light from 0 to 1.
 

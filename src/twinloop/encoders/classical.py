@@ -30,12 +30,11 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_file
-from twinloop.core.imaging import srgb_to_linear
+from twinloop.core.imaging import LUMA, srgb_to_linear
 from twinloop.dataset.media.images import Images, resize_images
 
 Array = NDArray[np.float32]
 _SIDE = 128
-_LUMA = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709
 # From linear sRGB to XYZ over the white of D65 (IEC 61966-2-1), so that white has L* 100, a* and b* 0.
 _XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 _BINS, _REACH = 12, ((0.0, 100.0), (-60.0, 60.0), (-60.0, 60.0))  # ranges of L*, a*, b*: few surfaces are outside
@@ -87,7 +86,7 @@ def compute_features(images: Images) -> dict[str, NDArray[np.float64]]:
     """
     small = resize_images(images, (_SIDE, _SIDE))
     lab = convert_to_lab(small)
-    grey = images.astype(np.float32) @ (_LUMA / 255.0).astype(np.float32)
+    grey = images.astype(np.float32) @ (LUMA / 255.0).astype(np.float32)
     light = lab[..., 0] / 100.0
     blocks = {
         "colour": np.concatenate([_compute_histogram(lab[..., c], *_REACH[c]) for c in range(3)], axis=1),

@@ -207,6 +207,7 @@ def open_world_camera(plan: Plan, options: EnvOptions) -> tuple[WorldCamera, str
         width=options.width,
         renderer=options.renderer,
         texture_pool=plan.texture_pool,
+        rooms=plan.rooms,
         run_seed=plan.run_seed,
     )
     return taker, wanted[-1] if wanted else ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
-from twinloop.core.params import ParamTable
 from twinloop.rollout import Actor, EpisodeStart, ExpertActor
-from twinloop.rollout.observing import RenderImages
+from twinloop.rollout.observing import WorldImages
 from twinloop.rollout.policy_actor import HashedPolicy, PolicyActor
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import Controller
@@ -39,21 +39,24 @@ class Candidate:
         make: Function from twin and task to the `rollout.Actor` that gives the commands.
         hash: Hash of the saved policy; "" if it has none.
         images: Whether its commands depend on images.
+        sensors: Whether it sees them through the camera models of the twin's sensors.
     """
 
     name: str
     make: Maker
     hash: str = ""
     images: bool = False
+    sensors: bool = False
 
 
-def make_candidate(policy: Any, *, name: str = "") -> Candidate:
+def make_candidate(policy: Any, *, name: str = "", sensors: bool = False) -> Candidate:
     """Return the `Candidate` for a policy, the scripted expert, or another source of commands (actor).
 
     Args:
         policy: ``"expert"``, a `Policy`, a `rollout.Actor`, a function from twin and task to an actor, or a
             `Candidate`.
         name: Name in the evaluation; by default the object's own name.
+        sensors: Whether a policy sees its images through the camera models of the twin's sensors.
 
     Raises:
         InputError: If ``policy`` has another type.
@@ -63,7 +66,7 @@ def make_candidate(policy: Any, *, name: str = "") -> Candidate:
     if policy == EXPERT:
         return Candidate(name=name or EXPERT, make=lambda _, task: ExpertActor(task=task))
     if hasattr(policy, "predict_with_features") and hasattr(policy, "contract"):
-        return _make_policy_candidate(policy, name)
+        return _make_policy_candidate(policy, name, sensors=sensors)
     if hasattr(policy, "begin"):
         return Candidate(name=name or policy.name, make=lambda *_: policy)
     if callable(policy):
@@ -73,23 +76,28 @@ def make_candidate(policy: Any, *, name: str = "") -> Candidate:
     )
 
 
-def _make_policy_candidate(policy: HashedPolicy, name: str) -> Candidate:
+def _make_policy_candidate(policy: HashedPolicy, name: str, *, sensors: bool) -> Candidate:
     contract = policy.contract
 
     def make(twin: Twin, task: Task) -> Actor:
-        render_images = TimedImages(take=_open_camera(twin, contract).take_images) if contract.cameras else None
-        return PolicyActor(policy=policy, twin=twin, task=task, render_images=render_images)
+        images = TimedImages(camera=_open_camera(twin, contract, sensors=sensors)) if contract.cameras else None
+        return PolicyActor(policy=policy, twin=twin, task=task, images=images)
 
     return Candidate(
-        name=name or f"policy-{policy.hash[:12]}", hash=policy.hash, make=make, images=bool(contract.cameras)
+        name=name or f"policy-{policy.hash[:12]}",
+        hash=policy.hash,
+        make=make,
+        images=bool(contract.cameras),
+        sensors=sensors,
     )
 
 
-def _open_camera(twin: Twin, contract: Contract) -> WorldCamera:
-    """Return the renderer of the images that a policy's contract requires.
+def _open_camera(twin: Twin, contract: Contract, *, sensors: bool) -> WorldCamera:
+    """Return the source of the images that a policy's contract requires.
 
     Raises:
-        InputError: If the contract's cameras have images of different sizes.
+        InputError: If the contract's cameras have images of different sizes, or ``sensors`` is true and the twin has no
+            camera models.
     """
     sizes = {tuple(size) for size in contract.cameras.values()}
     if len(sizes) > 1:
@@ -100,29 +108,52 @@ def _open_camera(twin: Twin, contract: Contract) -> WorldCamera:
         )
     ((height, width),) = sizes
     cameras = tuple(contract.cameras)
-    return WorldCamera(twin, cameras, height=height, width=width, texture_pool=TEXTURES, run_seed=_TEXTURE_SEED)
+    return WorldCamera(
+        twin,
+        cameras,
+        height=height,
+        width=width,
+        texture_pool=TEXTURES,
+        rooms=True,
+        run_seed=_TEXTURE_SEED,
+        sensors=sensors,
+    )
 
 
 @dataclass(kw_only=True)
 class TimedImages:
-    """Renderer of images of running worlds that measures the total wall time of its calls.
+    """Images of running worlds, with the total wall time that they took.
 
     `TimedActor` subtracts this time, because a real robot does not render.
 
     Attributes:
-        take: Function that renders the images.
+        camera: Source of the images.
         seconds: Wall time of all calls in s.
     """
 
-    take: RenderImages
+    camera: WorldImages
     seconds: float = 0.0
 
-    def __call__(self, states: NDArray[np.float64], params: ParamTable) -> Mapping[str, NDArray[np.uint8]]:
-        """Render the images of all worlds, by camera, and add the wall time to the attribute ``seconds``."""
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
         began = time.perf_counter()
-        taken = self.take(states, params)
+        yield
         self.seconds += time.perf_counter() - began
-        return taken
+
+    def begin_worlds(self, worlds: EpisodeStart, nstep: int) -> None:
+        """Forget earlier worlds, and prepare for images of these."""
+        with self._timed():
+            self.camera.begin_worlds(worlds, nstep)
+
+    def watch(self, states: NDArray[np.float64]) -> None:
+        """Note the states of all worlds at the next control step, ``(nworld, nstate)``."""
+        with self._timed():
+            self.camera.watch(states)
+
+    def take(self, rows: NDArray[np.intp], step: int) -> Mapping[str, NDArray[np.uint8]]:
+        """Return images ``(k, height, width, 3)`` by camera name of k worlds at the control step noted last."""
+        with self._timed():
+            return self.camera.take(rows, step)
 
 
 @dataclass(kw_only=True)
@@ -156,5 +187,5 @@ class TimedActor:
 
     @property
     def _rendering_s(self) -> float:
-        render_images = getattr(self.actor, "render_images", None)
-        return render_images.seconds if isinstance(render_images, TimedImages) else 0.0
+        images = getattr(self.actor, "images", None)
+        return images.seconds if isinstance(images, TimedImages) else 0.0

@@ -276,6 +276,7 @@ def make_evaluation(
             "episodes_per_minute": 60.0 * simulated / runner.seconds if runner.seconds else None,
             "backend": runner.backend.name,
             "versions": dict(runner.versions),
+            **({"sensors": "device" if candidate.sensors else "clean"} if candidate.images else {}),
         },
     )
 

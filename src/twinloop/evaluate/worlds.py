@@ -27,6 +27,7 @@ from twinloop.rollout.scenario_files import list_scenarios, read_scenario
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 from twinloop.twin import Param, Twin, load_twin
+from twinloop.twin.places import ROOM
 from twinloop.twin.quantities import names_of_stage
 from twinloop.twin.variant import declare_params
 
@@ -476,7 +477,7 @@ def _list_drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
     """
     sections = [section for section in item.draw.values() if isinstance(section, dict)]
     keys = [_fill_names(str(key), places) for section in sections for key in section]
-    return ["texture/*" if key == "texture_pool" else key for key in keys]
+    return [{"texture_pool": "texture/*", "rooms": ROOM}.get(key, key) for key in keys]
 
 
 def _is_appearance_only(names: Iterable[str], twin: Twin) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from twinloop.core.contract import STATE, Contract
+from twinloop.core.contract import IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.joint_limits import compute_window
 from twinloop.core.seeds import uniforms
@@ -272,6 +272,15 @@ class PolicyLoop:
         self.step += 1
         return commands
 
+    def find_seeing_worlds(self) -> NDArray[np.bool_]:
+        """Return a mask of the worlds that use the images of the next observation, ``(nworld,)``.
+
+        They predict then, or so soon after that the observation is still in the history.
+        """
+        cameras = [f"{IMAGES}{name}" for name in self.policy.contract.cameras]
+        ahead = max((self.policy.settings.count_steps(key) for key in cameras), default=1) - 1
+        return self._due_mask(ahead)
+
     def set_sent_commands(self, commands: ArrayLike) -> None:
         """Set the commands that were really sent to the robots, ``(nworld, k)``, if they differ from those of `act`."""
         self._command = np.array(commands, dtype=np.float64).reshape(self._command.shape)
@@ -332,11 +341,11 @@ class PolicyLoop:
             past[good, -1] = now[good]
             past[fresh] = now[fresh, None]
 
-    def _due_mask(self) -> NDArray[np.bool_]:
-        """Return a mask of the worlds that need a new prediction at this step, ``(nworld,)``."""
+    def _due_mask(self, ahead: int = 0) -> NDArray[np.bool_]:
+        """Return a mask of the worlds that need a new prediction within ``ahead`` steps, ``(nworld,)``."""
         if self._ensemble is not None:
             return np.ones(self.nworld, dtype=bool)
-        return (self.chunk_step < 0) | (self.step - self.chunk_step >= self.policy.settings.n_action_steps)
+        return (self.chunk_step < 0) | (self.step + ahead - self.chunk_step >= self.policy.settings.n_action_steps)
 
     def _predict(self, worlds: NDArray[np.intp]) -> None:
         self.predicted[:] = False

@@ -23,6 +23,7 @@ from twinloop.randomize.constraints import PROBE, Constraint, RejectionCounter
 from twinloop.randomize.designs import INDEPENDENT, Design, Grid, Independent, Stratified, design_json, is_named
 from twinloop.randomize.draws import Draw, JointDraw, Operation, Scope
 from twinloop.twin import Twin
+from twinloop.twin.places import ROOM
 
 __all__ = ["AnyDraw", "Draw", "DrawnWorlds", "JointDraw", "Operation", "Plan", "Scope"]
 
@@ -185,6 +186,11 @@ class Plan:
     def adaptive(self) -> AdaptiveDraw | None:
         """Draw with adaptive ranges, or None."""
         return next((draw for draw in self.draws if isinstance(draw, AdaptiveDraw)), None)
+
+    @property
+    def rooms(self) -> bool:
+        """Whether the worlds are in random rooms, see `twin.places`."""
+        return any(ROOM in draw.names for draw in self.draws)
 
     @property
     def has_weights(self) -> bool:

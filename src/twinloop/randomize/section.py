@@ -30,6 +30,7 @@ from twinloop.randomize.options import OPTIONS, parse_adaptive, parse_constraint
 from twinloop.randomize.plan import AnyDraw, Plan
 from twinloop.randomize.sources import default_draws, identified_draws
 from twinloop.twin import Twin
+from twinloop.twin.places import LAST, ROOM
 from twinloop.twin.quantities import QUANTITIES, Quantity
 from twinloop.twin.quantities.kinds import Alias, Operation
 
@@ -78,6 +79,8 @@ def parse_randomization(
             if key == "texture_pool":
                 pool = _parse_pool_size(value, place)
                 draws.append(_texture_draw(twin, pool, place))
+            elif key == "rooms":
+                draws.append(_room_draw(twin, value, place))
             elif "/" in key:
                 draws.append(_path_draw(twin, key, value, place))
             else:
@@ -100,6 +103,19 @@ def _parse_pool_size(value: Any, where: str) -> int:
 def _texture_draw(twin: Twin, pool: int, where: str) -> Draw:
     names = _match_names(twin, ("texture/*",), where)
     return Draw(names=names, distribution=Choice(values=tuple(float(i) for i in range(1, pool + 1))), source=where)
+
+
+def _room_draw(twin: Twin, value: Any, where: str) -> Draw:
+    """Return the draw of a room's number: from 1 to a number, or from a pair of first and last number."""
+    pair = value if isinstance(value, list) else [1, value]
+    whole = len(pair) == 2 and all(isinstance(end, int) and not isinstance(end, bool) for end in pair)
+    if not whole or not 1 <= pair[0] <= pair[1] <= LAST:
+        raise InputError(
+            f"{where}: rooms are numbered from 1 to {LAST:,}. Give how many are drawn, at least 1, or [first, last]; "
+            f"given {value!r:.60}."
+        )
+    values = tuple(float(number) for number in range(pair[0], pair[1] + 1))
+    return Draw(names=_match_names(twin, (ROOM,), where), distribution=Choice(values=values), source=where)
 
 
 def _path_draw(twin: Twin, key: str, value: Any, where: str) -> Draw:

@@ -92,6 +92,21 @@ def make_transforms(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
     return pose
 
 
+def depth_from_buffer(buffer: NDArray[np.float32], camera: mujoco.MjvGLCamera) -> NDArray[np.float64]:
+    """Convert a rasterizer's depth buffer to distances along the optical axis in m.
+
+    Args:
+        buffer: depth buffer, in which 1 is the near plane, and 0 is the far plane or no surface.
+        camera: camera with the near and the far plane.
+
+    Returns:
+        Distances in m, inf for pixels that show no surface.
+    """
+    near, far, from_far = camera.frustum_near, camera.frustum_far, buffer.astype(np.float64)
+    metres = far - from_far * (far - near) if camera.orthographic else near * far / (near + from_far * (far - near))
+    return np.where(from_far > 0.0, metres, np.inf)
+
+
 def world_from_camera(
     model: mujoco.MjModel, states: SceneStates, fields: Fields | None = None, *, cameras: Sequence[str] | None = None
 ) -> dict[str, NDArray[np.float64]]:

@@ -42,7 +42,7 @@ class RendererEntry:
         triangle_seconds: approximate additional time in s for each mesh triangle of an image, on one core.
         automatic: whether the renderer name ``auto`` may choose this renderer.
         environment: location, as ``module:function``, of a function without arguments that returns a text about the
-            detected hardware and libraries; empty if the renderer has none.
+            detected hardware and libraries, or raises a `MissingDependencyError`; empty if the renderer has none.
         optional: packages that change the renderer's images if they are installed.
         changes: location, as ``module:function``, of a function from a compiled model and the renderer's settings (or
             None) to a dictionary that describes how the renderer changes the model's shapes; empty if it never does.
@@ -137,6 +137,17 @@ _BUILTIN = {
         environment="twinloop.render.mitsuba:working_variants",
         optional=("pyoidn",),
     ),
+    "filament": RendererEntry(
+        location="twinloop.render.filament:FilamentRenderer",
+        packages=("mujoco",),
+        remedy="apt-get install --no-install-recommends libvulkan1 mesa-vulkan-drivers",
+        quality="twinloop.render.filament:FilamentQuality",
+        seconds=0.1,
+        triangle_seconds=6e-7,
+        automatic=False,
+        environment="twinloop.render.filament:describe_drivers",
+        changes="twinloop.render.gl:describe_simplified_meshes",
+    ),
 }
 RENDERERS: Registry[RendererEntry | Callable[..., Renderer]] = Registry(
     "renderer", _BUILTIN, group="twinloop.renderers", files=True, listed_names=lambda: [*_BUILTIN, AUTO]
@@ -208,13 +219,14 @@ def probe_renderer(name: str) -> ProbeResult:
         detail = f"{', '.join(missing)} is not installed"
         return ProbeResult(name=name, available=False, detail=detail, remedy=entry.remedy)
     detail = ", ".join(f"{package} {found}" for package, found in versions.items())
-    record = _cache_file(name, versions)
-    if not _has_success(record):
-        problem = _run_trial(name)
-        if problem:
-            return ProbeResult(name=name, available=False, detail=problem, remedy=entry.remedy)
-        _store_success(record)
-    found = entry.describe_environment()
+    problem = remember_success(_cache_file(name, versions), lambda: _run_trial(name))
+    if problem:
+        return ProbeResult(name=name, available=False, detail=problem, remedy=entry.remedy)
+    try:
+        found = entry.describe_environment()
+    except MissingDependencyError as error:  # a library that a stored success needed is gone
+        detail = str(error).partition(" To add it: ")[0]
+        return ProbeResult(name=name, available=False, detail=detail, remedy=error.remedy)
     return ProbeResult(name=name, available=True, detail=detail + (f"; {found}" if found else ""), remedy="")
 
 
@@ -258,8 +270,8 @@ def open_renderer(
     """Open a renderer of one compiled model; the caller must close it, for example by a ``with`` statement.
 
     Args:
-        name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works on this machine
-            (each is tested in a subprocess).
+        name: ``gl``, ``warp``, ``mitsuba``, ``filament``, or ``auto`` for the first of ``gl`` and ``warp`` that works
+            on this machine (each is tested in a subprocess).
         model: compiled model. It is copied, so later changes to it have no effect.
         height, width: size of the images in pixels.
         cameras: names of cameras; None for all cameras of the model.
@@ -333,15 +345,22 @@ def result_path(title: str, *facts: object) -> Path:
     return cache_folder() / "renderers" / f"{title}-{key[:16]}.json"
 
 
-def _has_success(record: Path) -> bool:
+def remember_success(record: Path, test: Callable[[], str]) -> str:
+    """Return the problem that a test finds, empty if there is none; a test that succeeded is not run again.
+
+    Args:
+        record: file that stores the success; see `result_path`.
+        test: function that returns a problem, or an empty text.
+    """
     try:
-        return read_json(record) == {"available": True}
+        if read_json(record) == {"available": True}:
+            return ""
     except InputError:
-        return False
-
-
-def _store_success(record: Path) -> None:
-    try:
-        write_json(record, {"available": True})
-    except OSError:
-        return  # the cache folder is not writable, so the next process tests again
+        pass  # no test has succeeded yet
+    problem = test()
+    if not problem:
+        try:
+            write_json(record, {"available": True})
+        except OSError:
+            return ""  # the cache folder is not writable, so the next process tests again
+    return problem

@@ -3,14 +3,13 @@
 Surface normals come from a second pass, in which all geoms are white and lit by six lights. Along each axis of the
 camera there is one light, and an opposite one with negative brightness, which subtracts. So a vertex with the unit
 normal n has the colour (1 + n) / 2. This is linear in n, so colours interpolated between vertices are interpolated
-normals. Eight bits per colour leave an error of 0.3°. For primitive geoms, `primitives.intersect_primitives` computes
+normals. Eight bits per colour leave an error of 0.3°. For primitive geoms, `primitives.make_surfaces_exact` computes
 exact normals instead.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -22,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.core.imaging import Intrinsics
-from twinloop.render.cameras import intrinsics, opencv_pose
+from twinloop.render.cameras import depth_from_buffer, intrinsics, opencv_pose
 from twinloop.render.light_meshes import simplify_meshes
-from twinloop.render.primitives import PRIMITIVES, ROUND, intersect_primitives
+from twinloop.render.primitives import make_surfaces_exact
 from twinloop.render.protocol import (
     ChannelArrays,
     Fields,
@@ -77,7 +75,7 @@ REMEDY = "apt-get install --no-install-recommends libegl1 libgl1 (or your system
 _FLAG = mujoco.mjtRndFlag
 _SEGMENT, _IDCOLOR = _FLAG.mjRND_SEGMENT.value, _FLAG.mjRND_IDCOLOR.value
 _PRETTY = [flag.value for flag in (_FLAG.mjRND_SHADOW, _FLAG.mjRND_REFLECTION, _FLAG.mjRND_SKYBOX, _FLAG.mjRND_HAZE)]
-_PLANE, _BOX = mujoco.mjtGeom.mjGEOM_PLANE.value, mujoco.mjtGeom.mjGEOM_BOX.value
+_PLANE = mujoco.mjtGeom.mjGEOM_PLANE.value
 _FROM_IDS = {"depth", "geom", "normal"}
 
 # Limits of OpenGL: 16384 is the largest texture of llvmpipe and of GPUs; fewer than 3 slices or 2 stacks enclose
@@ -177,7 +175,7 @@ class GlRenderer(Renderer):
         apply_quality(self._posed.model, quality, height, width)
         simplify_meshes(self._posed.model, quality.mesh_tolerance)
         self._scene = mujoco.MjvScene(self._posed.model, maxgeom=max(quality.max_geoms, model.ngeom))
-        self._option = _make_visual_options()
+        self._option = make_visual_options()
         self._pixels = np.empty((height, width, 3), dtype=np.uint8)
         self._rect = mujoco.MjrRect(0, 0, width, height)
         self._window = _egl_context(width, height)
@@ -270,37 +268,18 @@ class GlRenderer(Renderer):
         if "geom" in out:
             out["geom"][:] = ids
         if "depth" in out:
-            out["depth"][:] = _convert_to_metres(buffer, self._scene.camera[0])
+            out["depth"][:] = depth_from_buffer(buffer, self._scene.camera[0])
         if "normal" in out:
             out["normal"][:] = np.where(buffer[..., None] > 0.0, self._draw_normals(name), 0.0)
         if not self._scene.camera[0].orthographic:
-            self._make_exact(name, ids, out)
+            posed = self._posed
+            lens = intrinsics(posed.model, name, height=self.height, width=self.width)
+            make_surfaces_exact(lens, ids, self._pose(name), posed.model, posed.data, out)
 
     def _draw_normals(self, name: str) -> NDArray[np.float32]:
         set_axis_lights(self._scene, self._pose(name)[:3, :3])
         with self._set_flags():
             return decode_normals(self._draw_image())
-
-    def _make_exact(self, name: str, ids: NDArray[np.int32], out: dict[str, NDArray]) -> None:
-        """Replace depth and normals of primitive geoms, which are drawn with flat faces, by exact values.
-
-        Args:
-            name: name of the camera.
-            ids: geom ids of the image ``(height, width)``.
-            out: arrays by channel, changed in place.
-        """
-        if not {"depth", "normal"} & out.keys():
-            return
-        kinds = PRIMITIVES if "normal" in out else ROUND
-        posed = self._posed
-        rays = _pixel_rays(intrinsics(posed.model, name, height=self.height, width=self.width))
-        distance, normal = intersect_primitives(kinds, ids.ravel(), rays, self._pose(name), posed.model, posed.data)
-        if "depth" in out:
-            flat = (posed.model.geom_type == _PLANE) | (posed.model.geom_type == _BOX)  # exact as drawn
-            distance[flat[ids.ravel()]] = np.nan
-            _replace(out["depth"], distance)
-        if "normal" in out:
-            _replace(out["normal"], normal)
 
     def _pose(self, name: str) -> NDArray[np.float64]:
         row, data = self._cameras[name].fixedcamid, self._posed.data
@@ -345,34 +324,12 @@ def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.i
     return table[number]
 
 
-def _convert_to_metres(buffer: NDArray[np.float32], camera: mujoco.MjvGLCamera) -> NDArray[np.float64]:
-    """Convert a depth buffer to distances along the optical axis in m, inf for pixels that show no surface.
-
-    In the buffer 1 is the near plane, and 0 is the far plane or no surface.
-    """
-    near, far, from_far = camera.frustum_near, camera.frustum_far, buffer.astype(np.float64)
-    metres = far - from_far * (far - near) if camera.orthographic else near * far / (near + from_far * (far - near))
-    return np.where(from_far > 0.0, metres, np.inf)
-
-
-def _make_visual_options() -> mujoco.MjvOption:
+def make_visual_options() -> mujoco.MjvOption:
     """Return MuJoCo's visualization options that hide sites and the lines of rangefinder sensors."""
     option = mujoco.MjvOption()
     option.sitegroup[:] = 0
     option.flags[mujoco.mjtVisFlag.mjVIS_RANGEFINDER.value] = False
     return option
-
-
-def _replace(image: NDArray[np.float32], exact: NDArray[np.float64]) -> None:
-    """Overwrite an image in place with exact values ``(height * width, …)``; a nan leaves the pixel unchanged."""
-    exact = exact.reshape(image.shape)
-    np.copyto(image, exact, where=~np.isnan(exact), casting="same_kind")
-
-
-@functools.lru_cache(maxsize=8)
-def _pixel_rays(pinhole: Intrinsics) -> NDArray[np.float64]:
-    """Return the points ``(height * width, 3)`` on the rays of all pixel centres at a depth of 1 m, in camera axes."""
-    return pinhole.unproject(pinhole.pixel_centres()).reshape(-1, 3)
 
 
 def _fixed_camera(camera_id: int) -> mujoco.MjvCamera:

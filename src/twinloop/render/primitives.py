@@ -7,11 +7,14 @@ then computed exactly.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
+
+from twinloop.core.imaging import Intrinsics
 
 Array = NDArray[np.float64]
 Intersector = Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -20,6 +23,47 @@ Intersector = Callable[[Array, Array, Array], tuple[Array, Array]]
 Its arguments are the common start ``(3,)``, the directions ``(n, 3)`` and ``geom_size``. It returns distances ``(n,)``
 in units of the directions' lengths, and outward normals ``(n, 3)`` of any length; nan for a ray that misses.
 """
+
+
+def make_surfaces_exact(
+    lens: Intrinsics,
+    ids: NDArray[np.int32],
+    world_from_camera: Array,
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    out: Mapping[str, NDArray],
+) -> None:
+    """Replace the depth and the normals of primitive geoms in a rasterizer's image by exact values.
+
+    Args:
+        lens: intrinsics of the camera.
+        ids: geom ids of the image ``(height, width)``; negative for none.
+        world_from_camera: pose of the camera ``(4, 4)``.
+        model, data: posed model.
+        out: arrays of the image, changed in place under the keys ``depth`` and ``normal`` if it has them.
+    """
+    if not ({"depth", "normal"} & out.keys() and model.ngeom):
+        return
+    kinds = PRIMITIVES if "normal" in out else ROUND
+    distance, normal = intersect_primitives(kinds, ids.ravel(), _pixel_rays(lens), world_from_camera, model, data)
+    if "depth" in out:
+        flat = (model.geom_type == _GEOM.mjGEOM_PLANE) | (model.geom_type == _GEOM.mjGEOM_BOX)  # exact as drawn
+        distance[flat[ids.ravel()]] = np.nan
+        _replace(out["depth"], distance)
+    if "normal" in out:
+        _replace(out["normal"], normal)
+
+
+def _replace(image: NDArray[np.float32], exact: NDArray[np.float64]) -> None:
+    """Overwrite an image in place with exact values ``(height * width, …)``; a nan leaves the pixel unchanged."""
+    exact = exact.reshape(image.shape)
+    np.copyto(image, exact, where=~np.isnan(exact), casting="same_kind")
+
+
+@functools.lru_cache(maxsize=8)
+def _pixel_rays(lens: Intrinsics) -> NDArray[np.float64]:
+    """Return the points ``(height * width, 3)`` on the rays of all pixel centres at a depth of 1 m, in camera axes."""
+    return lens.unproject(lens.pixel_centres()).reshape(-1, 3)
 
 
 def intersect_primitives(

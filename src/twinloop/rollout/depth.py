@@ -10,11 +10,10 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.imaging import Intrinsics
+from twinloop.core.imaging import LUMA, Intrinsics
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import generator
 from twinloop.render.protocol import decode_srgb
-from twinloop.sensors.camera.colour import LUMA
 from twinloop.sensors.depth import (
     DepthFrames,
     DepthReading,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import UnknownNameError
-from twinloop.core.imaging import srgb_to_linear
+from twinloop.core.imaging import LUMA, srgb_to_linear
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.side_tables import table_metadata
@@ -21,7 +21,6 @@ from twinloop.render.rays import BodyMotion, RayCaster, open_caster
 from twinloop.rollout.depth import frame_generators, sensor_settings
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.substeps import PhysicsStepper
-from twinloop.sensors.camera.colour import LUMA
 from twinloop.sensors.lidar import BeamPattern, Lidar, LidarSpec, NonRepetitivePattern, SpinningPattern
 from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin

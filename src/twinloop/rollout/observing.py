@@ -5,9 +5,9 @@ They have the feature names of LeRobot and the units of a dataset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from scipy.special import ndtri
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
-from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.core.units import UnitMap
 from twinloop.rollout.actor import EpisodeStart
@@ -24,11 +23,22 @@ from twinloop.tasks.protocol import Task, has_tracked_values
 from twinloop.twin import Twin
 
 Observation = dict[str, NDArray[Any]]
-RenderImages = Callable[[NDArray[np.float64], ParamTable], Mapping[str, NDArray[np.uint8]]]
-"""Function that renders images ``(k, height, width, 3)`` uint8 by camera name, for k worlds.
 
-Its arguments are the states ``(k, nstate)`` and the parameters, k rows.
-"""
+
+class WorldImages(Protocol):
+    """Source of the images of running worlds; `rollout.world_camera.WorldCamera` is one."""
+
+    def begin_worlds(self, worlds: EpisodeStart, nstep: int) -> None:
+        """Forget earlier worlds, and prepare for images of these, which run for at most ``nstep`` control steps."""
+        ...
+
+    def watch(self, states: NDArray[np.float64]) -> None:
+        """Note the states of all worlds at the next control step, ``(nworld, nstate)``."""
+        ...
+
+    def take(self, rows: NDArray[np.intp], step: int) -> Mapping[str, NDArray[np.uint8]]:
+        """Return images ``(k, height, width, 3)`` by camera name of k worlds at the control step noted last."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +100,7 @@ class WorldObserver:
         worlds: parameters and initial states of the worlds.
         units: units of joint readings; by default the twin's.
         tracker: errors of the tracker.
-        render_images: function from states ``(k, nstate)`` and parameters (k rows) to images ``(k, height, width, 3)``
-            by camera name; None for no images.
+        images: source of the images; None for no images.
         nstep: largest number of control steps of the worlds; by default the task's.
         parts: groups of values to compute: ``state`` (joint readings) and ``environment`` (tracked objects). The latter
             is left out if the task has no tracked objects.
@@ -105,17 +114,23 @@ class WorldObserver:
         *,
         units: UnitMap | None = None,
         tracker: TrackerNoise = PERFECT,
-        render_images: RenderImages | None = None,
+        images: WorldImages | None = None,
         nstep: int | None = None,
         parts: Sequence[Literal["state", "environment"]] = ("state", "environment"),
     ) -> None:
         self._task, self._worlds, self._tracker = task, worlds, tracker
         self._offset = tracker.draw_offset(worlds)
-        self._units, self._render_images = units or twin.units, render_images
+        self._units, self._images = units or twin.units, images
+        self._latest = dict[str, NDArray[np.uint8]]()
+        nstep = task.nstep if nstep is None else nstep
+        if images is not None:
+            images.begin_worlds(worlds, nstep)
         self._reads, self._tracks = "state" in parts, "environment" in parts and has_tracked_values(task)
-        self._readings = JointReadings(twin, len(worlds.numbers), task.nstep if nstep is None else nstep)
+        self._readings = JointReadings(twin, len(worlds.numbers), nstep)
 
-    def observe_worlds(self, states: NDArray[np.float64], step: int) -> Observation:
+    def observe_worlds(
+        self, states: NDArray[np.float64], step: int, *, seeing: NDArray[np.bool_] | None = None
+    ) -> Observation:
         """Return the observations of all worlds at one control step; each array has one row per world.
 
         Call this method once for every step, in order, because a reading may depend on earlier states.
@@ -123,6 +138,8 @@ class WorldObserver:
         Args:
             states: current states of the worlds, ``(nworld, nstate)``.
             step: number of the control step.
+            seeing: mask of the worlds whose images are needed at this step, ``(nworld,)``; the other worlds' images are
+                those of an earlier step. By default all; all at the first step.
 
         Returns:
             Arrays by LeRobot's feature names.
@@ -134,9 +151,13 @@ class WorldObserver:
             seen[STATE] = self._units.from_si(self._readings.read_joints(states, self._worlds.params, steps, rows))
         if self._tracks:
             seen[ENVIRONMENT] = self._track_objects(states, step)
-        if self._render_images is not None:
-            images = self._render_images(states, self._worlds.params.at(steps))
-            seen |= {f"{IMAGES}{name}": frames for name, frames in images.items()}
+        if self._images is not None:
+            self._images.watch(states)
+            rows = np.arange(len(states)) if seeing is None or not self._latest else np.flatnonzero(seeing)
+            for name, frames in (self._images.take(rows, step) if len(rows) else {}).items():
+                empty = np.zeros((len(states), *frames.shape[1:]), dtype=np.uint8)
+                self._latest.setdefault(f"{IMAGES}{name}", empty)[rows] = frames
+            seen |= {key: frames.copy() for key, frames in self._latest.items()}
         return seen
 
     def _track_objects(self, states: NDArray[np.float64], step: int) -> NDArray[np.float64]:

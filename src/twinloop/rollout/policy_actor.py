@@ -14,7 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.units import UnitMap
 from twinloop.policies import PolicyLoop, Predictor
 from twinloop.rollout.actor import EpisodeStart
-from twinloop.rollout.observing import PERFECT, Observation, RenderImages, TrackerNoise, WorldObserver, offered_contract
+from twinloop.rollout.observing import PERFECT, Observation, TrackerNoise, WorldImages, WorldObserver, offered_contract
 from twinloop.simulate import Controller, Simulation
 from twinloop.tasks import Task
 from twinloop.twin import Twin
@@ -49,7 +49,8 @@ class PolicyActor:
         twin: twin of the worlds; must be the task's.
         units: units of readings and commands, by default the twin's. They must equal the policy's.
         tracker: errors of the simulated tracker that measures object positions.
-        render_images: function that renders the images (see `RenderImages`); needed if the policy has cameras.
+        images: source of the images; needed if the policy has cameras. It is asked only for images that the policy
+            uses.
         domain: name of the domain (such as simulation or real robot) that the policy receives as an input token; by
             default the policy's default.
         step_callback: function called at every control step (see `StepCallback`); it does not affect the run.
@@ -66,14 +67,14 @@ class PolicyActor:
     twin: Twin
     units: UnitMap | None = None
     tracker: TrackerNoise = PERFECT
-    render_images: RenderImages | None = None
+    images: WorldImages | None = None
     domain: str | None = None
     step_callback: StepCallback | None = None
     latest: PolicyLoop | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         wanted = self.policy.contract
-        cameras = wanted.cameras if self.render_images is not None else {}
+        cameras = wanted.cameras if self.images is not None else {}
         offered = offered_contract(self.twin, self.task, units=self.units, cameras=cameras)
         require_matching_contract(self.policy, offered, self.twin, self.task)
         self._columns = [offered.environment.index(name) for name in wanted.environment]
@@ -95,7 +96,7 @@ class PolicyActor:
             worlds,
             units=self.units,
             tracker=self.tracker,
-            render_images=self.render_images,
+            images=self.images,
             parts=(*(("state",) if contract.state else ()), *(("environment",) if contract.environment else ())),
         )
         self.latest = acting
@@ -105,7 +106,8 @@ class PolicyActor:
         action, columns, watch = self.policy.contract.action, self._columns, self.step_callback
 
         def command(simulation: Simulation) -> NDArray[np.float64]:
-            seen = observer.observe_worlds(simulation.state, simulation.step_index)
+            seeing = acting.find_seeing_worlds() if watch is None else None
+            seen = observer.observe_worlds(simulation.state, simulation.step_index, seeing=seeing)
             if columns:
                 seen[ENVIRONMENT] = seen[ENVIRONMENT][:, columns]
             commands = acting.act(seen)

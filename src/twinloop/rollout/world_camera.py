@@ -1,17 +1,40 @@
-"""Render images of running worlds, each with its own randomized appearance."""
+"""Render images of running worlds, each with its own randomized appearance, as its cameras would deliver them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import mujoco
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import UnknownNameError
-from twinloop.core.params import ParamTable
-from twinloop.render import Renderer, SceneStates, open_renderer
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.params import ParamTable, SeedPath
+from twinloop.render import Fields, Renderer, SceneStates, open_renderer
+from twinloop.rollout.actor import EpisodeStart
+from twinloop.rollout.camera import TwinCamera, camera_sensors
+from twinloop.rollout.camera_captures import CameraCaptures, MovingWorld
 from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin
+
+
+@dataclass(kw_only=True)
+class _RunningWorlds:
+    """Worlds whose images are taken while they run.
+
+    Attributes:
+        start: parameters and seeds of the worlds.
+        nstep: largest number of their control steps.
+        states: states of all worlds at each control step until now.
+        captures: images of the camera models, by world and camera.
+    """
+
+    start: EpisodeStart
+    nstep: int
+    states: list[NDArray[np.float64]] = field(default_factory=list[NDArray[np.float64]])
+    captures: dict[tuple[int, str], CameraCaptures] = field(default_factory=dict[tuple[int, str], CameraCaptures])
 
 
 class WorldCamera:
@@ -23,10 +46,14 @@ class WorldCamera:
         height, width: size of an image in pixels.
         renderer: name of the renderer; see `render.open_renderer`.
         texture_pool: number of random textures of each kind from which worlds choose; 0 for no random textures.
-        run_seed: seed of the random textures.
+        rooms: whether worlds choose random rooms, see `twin.places`.
+        run_seed: seed of the random textures and rooms.
+        sensors: whether images pass through the camera models of the twin's sensors (exposure, lens, noise, latency).
+            Poses between control steps are interpolated, and an image is rendered once, at the middle of its exposure.
 
     Raises:
         UnknownNameError: If the twin has no such camera.
+        InputError: If images shall pass through camera models, and the twin has none for a camera.
     """
 
     def __init__(
@@ -38,24 +65,35 @@ class WorldCamera:
         width: int,
         renderer: str = "auto",
         texture_pool: int = 0,
+        rooms: bool = False,
         run_seed: int = 0,
+        sensors: bool = False,
     ) -> None:
         for name in cameras:
             if name not in twin.spec.cameras:
                 raise UnknownNameError("camera", name, twin.spec.cameras, where=f"twin {twin.name}")
         self.cameras = tuple(dict.fromkeys(cameras))
+        self._sensors = camera_sensors(twin) if sensors else {}
+        without = [name for name in self.cameras if sensors and name not in self._sensors]
+        if without:
+            raise InputError(
+                f"The twin {twin.name} has no camera sensor for {', '.join(without)}. Add `sensors:` to its YAML, or "
+                "take clean images."
+            )
         self._twin, self._model, self._size, self._name = twin, twin.model, (height, width), renderer
-        self._pool, self._run_seed = texture_pool, run_seed
-        self._renderer: Renderer | None = None
+        self._pool, self._rooms, self._run_seed = texture_pool, rooms, run_seed
+        self._renderers: dict[tuple[int, int, tuple[str, ...]], Renderer] = {}
+        self._looks: tuple[NDArray[np.float64], Mapping[str, NDArray]] | None = None
+        self._running: _RunningWorlds | None = None
 
     def begin(self, run_seed: int) -> None:
-        """Switch to the random textures of the run with this seed."""
-        if self._pool and run_seed != self._run_seed:
+        """Switch to the random textures and rooms of the run with this seed."""
+        if (self._pool or self._rooms) and run_seed != self._run_seed:
             self.close()
         self._run_seed = run_seed
 
     def take_images(self, states: NDArray[np.float64], params: ParamTable) -> dict[str, NDArray[np.uint8]]:
-        """Render one image per world and camera.
+        """Render one image per world and camera, without camera models.
 
         Args:
             states: states of k worlds, ``(k, nstate)``.
@@ -64,21 +102,112 @@ class WorldCamera:
         Returns:
             Images ``(k, height, width, 3)`` uint8 sRGB by camera name.
         """
-        renderer = self._renderer = self._renderer or self._open()
-        arrays = self._twin.fields(params, model=self._model, visual=True).arrays
+        renderer, arrays = self._open(*self._size, self.cameras), self._fields(params)
         poses, taken = state_poses(self._model, np.nan_to_num(states)), []
         for i in range(len(states)):
             pose = SceneStates(**{name: rows[[i]] for name, rows in poses.items()})
             taken.append(renderer.render(pose, {name: values[i] for name, values in arrays.items()}))
         return {name: np.concatenate([frames[name] for frames in taken]) for name in self.cameras}
 
-    def _open(self) -> Renderer:
-        self._model = self._twin.visual_model(texture_pool=self._pool, seed=self._run_seed)
-        height, width = self._size
-        return open_renderer(self._name, self._model, height=height, width=width, cameras=self.cameras)
+    def begin_worlds(self, worlds: EpisodeStart, nstep: int) -> None:
+        """Forget earlier worlds, and prepare for images of these, which run for at most ``nstep`` control steps."""
+        self._running = _RunningWorlds(start=worlds, nstep=nstep)
+
+    def watch(self, states: NDArray[np.float64]) -> None:
+        """Note the states of all worlds at the next control step, ``(nworld, nstate)``, without rendering."""
+        running = self._require_worlds()
+        if not self._sensors:
+            running.states.clear()
+        running.states.append(np.nan_to_num(states))
+
+    def take(self, rows: ArrayLike, step: int) -> dict[str, NDArray[np.uint8]]:
+        """Return the newest images that some of the worlds have at the control step that was noted last.
+
+        Args:
+            rows: indices of k worlds.
+            step: number of that control step.
+
+        Returns:
+            Images ``(k, height, width, 3)`` uint8 sRGB by camera name.
+        """
+        running, index = self._require_worlds(), np.asarray(rows, dtype=np.intp)
+        params = running.start.params.take(index)
+        if not self._sensors:
+            return self.take_images(running.states[-1][index], params.at(np.full(len(index), step)))
+        return {
+            name: np.stack([self._captures_of(int(row), name).take_images(range(step, step + 1))[0] for row in index])
+            for name in self.cameras
+        }
+
+    def _require_worlds(self) -> _RunningWorlds:
+        if self._running is None:
+            raise InputError("No worlds are running. Call begin_worlds first.")
+        return self._running
+
+    def _fields(self, params: ParamTable) -> Mapping[str, NDArray]:
+        """Return the model fields that give the appearance of worlds, one row each; the last ones are kept."""
+        self._load_model()
+        if self._looks is None or not np.array_equal(self._looks[0], params.values):
+            self._looks = params.values, self._twin.fields(params, model=self._model, visual=True).arrays
+        return self._looks[1]
+
+    def _captures_of(self, row: int, name: str) -> CameraCaptures:
+        running = self._require_worlds()
+        if (row, name) not in running.captures:
+            start = running.start
+            seeds = SeedPath.of(start.run_seed, start.numbers[[row]], start.attempt)
+            world = start.params.take([row]).with_seeds(seeds)
+            fields = {key: values[row] for key, values in self._fields(start.params).items()}
+            height, width = self._size
+            camera = TwinCamera.of(
+                self._twin, world, self._sensors[name], height=height, width=width, model=self._model, fields=fields
+            )
+            renderer = self._open(camera.view.height, camera.view.width, (name,))
+
+            def draw(states: SceneStates, fields: Fields) -> NDArray[np.float32]:
+                return renderer.observe(states, fields, channels=("linear",))[name]["linear"]
+
+            moving = MovingWorld(
+                model=self._model,
+                time=np.arange(running.nstep + 1) / self._twin.control_hz,
+                poses=functools.partial(self._poses, row),
+                fields=lambda _: fields,
+            )
+            running.captures[row, name] = CameraCaptures(camera, moving, draw, most=1)
+        return running.captures[row, name]
+
+    def _poses(self, row: int, times: NDArray[np.float64]) -> SceneStates:
+        """Return the poses of a world at times ``(k,)`` in s, interpolated between the noted control steps."""
+        past = self._require_worlds().states
+        place = np.clip(times * self._twin.control_hz, 0.0, len(past) - 1.0)
+        before = np.floor(place + _ROUND_OFF).astype(int)
+        after = np.minimum(before + 1, len(past) - 1)
+        first, second = (state_poses(self._model, np.stack([past[k][row] for k in ks])) for ks in (before, after))
+        qpos, change = first["qpos"].copy(), np.zeros(self._model.nv)
+        for i, share in enumerate(place - before):
+            mujoco.mj_differentiatePos(self._model, change, 1.0, qpos[i], second["qpos"][i])
+            mujoco.mj_integratePos(self._model, qpos[i], change, max(float(share), 0.0))
+        return SceneStates(**{**first, "qpos": qpos})
+
+    def _load_model(self) -> None:
+        if self._model is self._twin.model:
+            self._model = self._twin.visual_model(texture_pool=self._pool, rooms=self._rooms, seed=self._run_seed)
+
+    def _open(self, height: int, width: int, cameras: tuple[str, ...]) -> Renderer:
+        self._load_model()
+        key = height, width, cameras
+        if key not in self._renderers:
+            self._renderers[key] = open_renderer(
+                self._name, self._model, height=height, width=width, cameras=list(cameras)
+            )
+        return self._renderers[key]
 
     def close(self) -> None:
-        """Free the renderer. A second call does nothing."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+        """Free the renderers. A second call does nothing."""
+        for renderer in self._renderers.values():
+            renderer.close()
+        self._renderers.clear()
+        self._model, self._looks, self._running = self._twin.model, None, None
+
+
+_ROUND_OFF = 1e-9  # control steps

@@ -25,6 +25,7 @@ from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options, list_model_files
 from twinloop.twin.model_text import embed_files
 from twinloop.twin.params import expand_params, residual_params
+from twinloop.twin.places import ROOM
 from twinloop.twin.residual_spec import check_residual_joints
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import SceneLayout, build_scene
@@ -401,6 +402,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         *(scene.param_specs() if scene else []),
         *sensor_params(devices),
         *residual_params(spec.residual),
+        *([ParamSpec(name=ROOM, source="drawn only where `rooms` asks for it")] if spec.cameras else []),
         *spec.params,
     ]
     params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))

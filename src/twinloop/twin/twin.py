@@ -16,6 +16,7 @@ from twinloop.core.units import UnitMap, unit_map_from_ranges
 from twinloop.twin.devices import SensingDevice
 from twinloop.twin.fields import FieldValues, field_values, find_coupled_params
 from twinloop.twin.params import Param
+from twinloop.twin.places import ROOM, add_place, write_rooms_inplace
 from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.joints import find_motor_joint
 from twinloop.twin.quantities.sensing import SENSING
@@ -257,10 +258,11 @@ class Twin:
                 earlier worlds of a reused model have changed them.
         """
         values = field_values(model or self.model, self.params.values(), table, visual=visual, always=always)
-        if self.scene is None:
-            return values
-        arrays = dict(values.arrays)
-        written = self.scene.write_inplace(arrays, table, visual=visual, always=always)
+        arrays, written = dict(values.arrays), False
+        if self.scene is not None:
+            written = self.scene.write_inplace(arrays, table, visual=visual, always=always)
+        if visual and ROOM in table:
+            write_rooms_inplace(arrays, model or self.model, table[ROOM].astype(int))
         return FieldValues(arrays=arrays, set_const=values.set_const or (written and not visual))
 
     def find_changed_params(self, table: ParamTable) -> set[str]:
@@ -324,17 +326,22 @@ class Twin:
             for kind in kinds
         }
 
-    def visual_model(self, *, texture_pool: int = 0, seed: int = 0) -> mujoco.MjModel:
-        """Return the model compiled with a pool of random textures; the state layout and all other ids do not change.
+    def visual_model(self, *, texture_pool: int = 0, rooms: bool = False, seed: int = 0) -> mujoco.MjModel:
+        """Return the model compiled with random textures and rooms; the state layout and all other ids do not change.
 
         Args:
-            texture_pool: Number of textures; 0 returns the twin's model itself.
-            seed: Seed of the textures.
+            texture_pool: Number of textures from which ``texture/*`` parameters select.
+            rooms: Whether the parameter ``place/room`` selects a room, see `twin.places`. Without textures and rooms,
+                the twin's model itself is returned.
+            seed: Seed of the textures and rooms.
         """
-        if not texture_pool:
+        if not (texture_pool or rooms):
             return self.model
         variant = self.mjspec.copy()
-        add_texture_pool(variant, size=texture_pool, seed=seed)
+        if texture_pool:
+            add_texture_pool(variant, size=texture_pool, seed=seed)
+        if rooms:
+            add_place(variant, seed=seed)
         return variant.compile()
 
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, maximum_filter
 
-from twinloop.core.imaging import srgb_to_linear
+from twinloop.core.imaging import LUMA, srgb_to_linear
 from twinloop.core.seeds import generator
 from twinloop.dataset.media.images import Images
 from twinloop.sensors.camera.shading import radius_squared
@@ -24,7 +24,6 @@ Array = NDArray[np.float64]
 QUANTILES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
 CHROMA_QUANTILES = np.array([0.5, 0.75, 0.95])
 RINGS = 5  # of equal area, from the middle of the image to its corners
-LUMA = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709
 # 8-bit levels between which noise is measured: equal steps of display values, without clipped values.
 NOISE_LEVELS = np.array([12.0, 40.0, 70.0, 100.0, 130.0, 160.0, 190.0, 220.0, 244.0])
 _PIXELS = 1024  # per episode for colour statistics: a quantile's standard error is 0.5/√1024 = 1.6 % of rank

@@ -262,7 +262,7 @@ def _open_renderer(
     quality = job.settings.settings
     renderer = open_renderer(job.renderer, model, height=height, width=width, cameras=cameras, quality=quality)
     if job.cache_frames:
-        textures = [job.plan.texture_pool, job.plan.run_seed]
+        textures = [job.plan.texture_pool, job.plan.rooms, job.plan.run_seed]
         how = {"renderer": job.renderer, "quality": quality}
         context = {"twin": job.plan.twin.hash, "textures": textures, **how}
         renderer = CachingRenderer(renderer, model, job.folder / "frames", context)
@@ -270,7 +270,7 @@ def _open_renderer(
 
 
 def visual_model(source: Path) -> mujoco.MjModel:
-    """Return the MuJoCo model for a dataset's images, with its textures; the last compiled model is cached.
+    """Return the MuJoCo model for a dataset's images, with its textures and rooms; the last compiled model is cached.
 
     Args:
         source: folder of the dataset with the simulated states.
@@ -279,10 +279,10 @@ def visual_model(source: Path) -> mujoco.MjModel:
         InputError: If the run's random textures cannot be added to the model, for example if it has a pool already.
     """
     plan = load_source_plan(source)
-    return _visual_model(plan.twin.hash, plan.texture_pool, plan.run_seed, source)
+    return _visual_model(plan.twin.hash, plan.texture_pool, plan.rooms, plan.run_seed, source)
 
 
 @functools.lru_cache(maxsize=1)
-def _visual_model(twin_hash: str, pool: int, seed: int, source: Path) -> mujoco.MjModel:
+def _visual_model(twin_hash: str, pool: int, rooms: bool, seed: int, source: Path) -> mujoco.MjModel:
     del twin_hash
-    return load_source_plan(source).twin.visual_model(texture_pool=pool, seed=seed)
+    return load_source_plan(source).twin.visual_model(texture_pool=pool, rooms=rooms, seed=seed)

@@ -1,10 +1,4 @@
-"""Convert MuJoCo's lights to light sources of a path tracer, and define the unit of radiance.
-
-A white matt surface with the radiance 1.0 is displayed as sRGB white. MuJoCo's classic lights (``light_intensity`` 0)
-are not physical quantities: their colours add up to a displayed colour. Two constants per model convert these colours
-to radiance; they are determined when the model is opened. They are chosen so that two white surfaces are as bright as
-in the classic renderer: one that faces all lights, and one in the shadow of all lights that cast shadows. The
-conversion is linear, so twice the colour gives twice the radiance.
+"""Convert MuJoCo's lights to light sources of a path tracer; `twinloop.render.physical` defines the unit of light.
 
 - Ambient colours, and half of the headlight's diffuse colour (the mean cosine towards the camera), become light from
   all directions: see `textures.surrounding_light`.
@@ -13,8 +7,6 @@ conversion is linear, so twice the colour gives twice the radiance.
 - Point and spot lights become bulbs of the radius ``light_bulbradius``. A classic point or spot light has the
   brightness of the classic renderer at the distance of the compiled model's centre. Its light decreases with the
   square of the distance.
-- A ``light_intensity`` above 0 is in candela (lux for a directional light). It replaces the classic brightness, and
-  ``light_diffuse`` is then the colour only. `WHITE_LUX` (500 lx) on a white surface give the radiance 1.0.
 - A light without shadows (``castshadow``) becomes a large light source with the half angle `_SOFT` (20°), so its
   shadows have no edges.
 """
@@ -24,69 +16,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.imaging import srgb_to_linear
-from twinloop.render.mitsuba.textures import luminance
+from twinloop.core.imaging import LUMA
+from twinloop.render.physical import LightExposure, is_spot, spot_cone
 
 Array = NDArray[np.float64]
-WHITE_LUX = 500.0  # the light of an office desk, EN 12464-1
 _SOFT = math.radians(20.0)  # our choice: a softbox of 0.7 m at 1 m
 _SHARP = 1e-4  # rad; the half angle of a directional light whose bulb has no size
 _POINTS = 64  # point lights of a bulb; with them no steps are visible in its penumbra
 _RIM = 48  # corners of a directional light's disc
 _GOLDEN = math.pi * (3.0 - math.sqrt(5.0))
 _KIND = mujoco.mjtLightType
-
-
-@dataclass(frozen=True, kw_only=True)
-class LightExposure:
-    """Constants that convert a model's light colours to radiance, scaled so that 1.0 is displayed as sRGB white.
-
-    Attributes:
-        fill: factor for lights that cast no shadows (fill light of photographers) and for ambient light.
-        key: factor for lights that cast shadows (key light of photographers).
-        reach: distance of each light from the model's centre in m, ``(nlight,)``. At this distance a point or spot
-            light is as bright as in the classic renderer.
-    """
-
-    fill: float
-    key: float
-    reach: Array
-
-    @classmethod
-    def of(cls, model: mujoco.MjModel, light_xpos: Array) -> Self:
-        """Compute the constants that convert the light colours of a compiled model to radiance.
-
-        Args:
-            model: compiled model.
-            light_xpos: positions of the model's lights in the home pose, ``(nlight, 3)`` in m.
-        """
-        shining = model.light_active.astype(bool)
-        shadows = shining & model.light_castshadow.astype(bool)
-        fill = float(luminance(_ambient(model) + model.light_diffuse[shining & ~shadows].sum(axis=0)))
-        whole = fill + float(luminance(model.light_diffuse[shadows].sum(axis=0)))
-        dark, bright = srgb_to_linear(fill), srgb_to_linear(whole)
-        return cls(
-            fill=float(dark / fill) if fill > 0.0 else 1.0,
-            key=float((bright - dark) / (whole - fill)) if whole > fill else 1.0,
-            reach=np.maximum(np.linalg.norm(light_xpos - model.stat.center, axis=-1), 1e-3),
-        )
-
-    def ambient_radiance(self, model: mujoco.MjModel) -> Array:
-        """Return the radiance of the light from all directions, ``(3,)`` for red, green, blue."""
-        return self.fill * _ambient(model)
-
-
-def _ambient(model: mujoco.MjModel) -> Array:
-    head = model.vis.headlight
-    shining = model.light_active.astype(bool)
-    own = head.ambient + 0.5 * head.diffuse if head.active else np.zeros(3)
-    return np.asarray(own + model.light_ambient[shining].sum(axis=0), dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,26 +82,13 @@ def iterate_lamps(
         yield _disc(model, data, exposure, i, away) if place is None else _bulb(model, data, exposure, i)
 
 
-def _strength(model: mujoco.MjModel, exposure: LightExposure, light: int) -> tuple[Array, bool]:
-    """Return the light ``(3,)`` on a white surface that faces a lamp, and whether it depends on the distance.
-
-    If the second value is true, the lamp has an intensity in candela. Then the light is for a distance of 1 m, and must
-    be divided by the square of the distance in m. ``light`` is the id of the lamp.
-    """
-    colour = model.light_diffuse[light].astype(np.float64)
-    if model.light_intensity[light] > 0.0:
-        return colour / luminance(colour) * float(model.light_intensity[light]) / WHITE_LUX, True
-    gain = exposure.key if model.light_castshadow[light] else exposure.fill
-    return gain * colour, False
-
-
 def _half_angle(model: mujoco.MjModel, light: int, distance: float) -> float:
     angle = math.atan2(float(model.light_bulbradius[light]), distance)
     return max(angle, _SHARP if model.light_castshadow[light] else _SOFT)
 
 
 def _disc(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, light: int, away: float) -> LightSource:
-    strength, _ = _strength(model, exposure, light)
+    strength = exposure.lamp_light(model, light)
     direction = np.asarray(data.light_xdir[light])
     angle = _half_angle(model, light, float(exposure.reach[light]))
     radius, (across, up) = away * math.tan(angle), _perpendicular_axes(direction)
@@ -167,22 +99,20 @@ def _disc(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, l
     area = 0.5 * _RIM * math.sin(2.0 * math.pi / _RIM) * radius**2
     # A white surface under the irradiance E has the radiance E / π, and E = L A / (away² + radius²), closely.
     radiance = strength * math.pi * (away**2 + radius**2) / area
-    weight = float(luminance(strength))
+    weight = float(strength @ LUMA)
     return LightSource(
         name=f"light{light}", disc=True, points=triangles, light=radiance, direction=direction, weight=weight
     )
 
 
 def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, light: int) -> LightSource:
-    strength, candela = _strength(model, exposure, light)
+    strength = exposure.lamp_light(model, light)
     reach, direction = float(exposure.reach[light]), np.asarray(data.light_xdir[light])
-    if not candela:
-        strength = strength * reach**2 / max(float(model.light_attenuation[light] @ [1.0, reach, reach**2]), 1e-9)
     radius = float(model.light_bulbradius[light])
     if not model.light_castshadow[light]:
         radius = max(radius, reach * math.tan(_SOFT))
-    spot = int(model.light_type[light]) == _KIND.mjLIGHT_SPOT and float(model.light_cutoff[light]) < 90.0
-    cutoff, beam = _cone(model, light) if spot else (0.0, 0.0)
+    spot = is_spot(model, light)
+    cutoff, beam = spot_cone(model, light) if spot else (0.0, 0.0)
     points = _spread_on_disc(direction) if spot else _spread_in_ball()
     return LightSource(
         name=f"light{light}",
@@ -190,24 +120,10 @@ def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, l
         points=data.light_xpos[light] + radius * points,
         light=math.pi * strength / _POINTS,
         direction=direction,
-        weight=float(luminance(strength)) / reach**2,
+        weight=float(strength @ LUMA) / reach**2,
         cutoff=cutoff,
         beam=beam,
     )
-
-
-def _cone(model: mujoco.MjModel, light: int) -> tuple[float, float]:
-    """Return the half angles in degrees at which a spot light is dark, and at which it begins to darken.
-
-    OpenGL darkens by cos^exponent up to a sharp cutoff, Mitsuba linearly between two angles. The angles are chosen so
-    that both have half of the light at the same angle.
-    """
-    cutoff, exponent = float(model.light_cutoff[light]), float(model.light_exponent[light])
-    if exponent <= 0.0:
-        return cutoff, 0.99 * cutoff
-    half = math.degrees(math.acos(0.5 ** (1.0 / exponent)))
-    dark = min(cutoff, 2.0 * half)
-    return dark, max(2.0 * half - dark, 0.01 * dark) if dark < cutoff else min(max(2.0 * half - dark, 0.0), 0.99 * dark)
 
 
 def _perpendicular_axes(direction: Array) -> tuple[Array, Array]:

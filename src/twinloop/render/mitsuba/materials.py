@@ -5,9 +5,7 @@ The surface is Mitsuba's ``principled`` BSDF (reflection model; Burley, "Physica
 
 - base colour: texture times ``rgba``, both sRGB, decoded to linear light;
 - ``metallic``, 0 by default (MuJoCo's -1);
-- ``roughness``; if it is not given, it follows from ``shininess``. MuJoCo's highlight is a Blinn-Phong lobe with the
-  exponent n = 128 · shininess. A microfacet lobe of the same width has α = √(2 / (n + 2)) (Walter et al., "Microfacet
-  Models for Refraction through Rough Surfaces", EGSR 2007), and Burley's roughness is √α;
+- ``roughness``; if it is not given, it follows from ``shininess``, see `physical.roughness_of_shininess`;
 - specular: MuJoCo's ``specular``; 0.5, the default in MuJoCo and Mitsuba, is a reflectance of 4 % (refractive index
   1.5);
 - opacity: alpha; emission: ``emission`` times the base colour as radiance.
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.imaging import srgb_to_linear
 from twinloop.render.mitsuba.textures import find_texture, read_linear_light
+from twinloop.render.physical import roughness_of_shininess
 
 # MuJoCo's default colour of geoms, also of those coloured by their material.
 _PLAIN = np.array([0.5, 0.5, 0.5, 1.0], dtype=np.float32)
@@ -107,11 +106,6 @@ def shown_rgba(model: mujoco.MjModel, geom: int) -> tuple[float, ...]:
     own, material = model.geom_rgba[geom], int(model.geom_matid[geom])
     plain = material >= 0 and np.array_equal(own, _PLAIN)
     return tuple((model.mat_rgba[material] if plain else own).tolist())
-
-
-def roughness_of_shininess(shininess: float) -> float:
-    """Convert MuJoCo's shininess (0 to 1) to Burley's roughness."""
-    return (2.0 / (128.0 * shininess + 2.0)) ** 0.25
 
 
 def _read_material(model: mujoco.MjModel, material: int) -> dict[str, float]:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.render.mitsuba import lights, materials
-from twinloop.render.mitsuba.lights import LightExposure, LightSource
+from twinloop.render.mitsuba.lights import LightSource
 from twinloop.render.mitsuba.materials import GeomMaterial, MaterialSet
 from twinloop.render.mitsuba.shapes import TriangleMesh, make_surface
 from twinloop.render.mitsuba.textures import ENVIRONMENT, TextureMapping, make_mapping, sky_faces, surrounding_light
+from twinloop.render.physical import LightExposure
 
 _GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
 _MOST_SURFACES = 1024  # surfaces in the cache

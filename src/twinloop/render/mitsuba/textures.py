@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.imaging import LUMA
 from twinloop.render.protocol import decode_srgb
 
 Array = NDArray[np.float64]
@@ -190,12 +191,6 @@ _SIGNS = np.array([[-1, -1], [1, -1], [1, 1], [1, -1], [1, -1], [-1, -1]], dtype
 Image = NDArray[np.float32]
 _ROWS, _COLUMNS = 16, 32
 _HAZE = 0.05  # our choice: a twentieth of white
-_REC709 = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709-6: luminance of linear red, green and blue
-
-
-def luminance(colour: NDArray) -> NDArray[np.float64]:
-    """Return the luminance of linear Rec. 709 colours ``(…, 3)``; white has 1."""
-    return np.asarray(colour, dtype=np.float64) @ _REC709
 
 
 def sky_faces(model: mujoco.MjModel) -> Image | None:
@@ -235,7 +230,7 @@ def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Imag
     directions, weight = _directions()
     shape = look_up_sky(faces, directions.reshape(-1, 3)).reshape(_ROWS, _COLUMNS, 3) + _HAZE
     from_above = weight * np.maximum(directions[..., 2], 0.0)
-    level = float((luminance(shape) * from_above).sum() / from_above.sum())
+    level = float((shape @ LUMA * from_above).sum() / from_above.sum())
     return (shape * (ambient / level)).astype(np.float32)
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.imaging import LUMA
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import CameraSeeds
 
-LUMA = np.array([0.2126, 0.7152, 0.0722])  # of linear Rec. 709 light (ITU-R BT.709)
 _WAVES = 64  # in a drift; their sum is close to normal
 _RGB = "rgb"
 

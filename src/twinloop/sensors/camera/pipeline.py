@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.imaging import LUMA
 from twinloop.core.params import SeedPath
 from twinloop.sensors.camera import colour, sensor
 from twinloop.sensors.camera.codec import CameraCodec, open_codec
-from twinloop.sensors.camera.colour import LUMA, filter_colours, responses
+from twinloop.sensors.camera.colour import filter_colours, responses
 from twinloop.sensors.camera.exposure import (
     CaptureExposure,
     full_scale_exposure,

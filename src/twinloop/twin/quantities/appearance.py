@@ -300,4 +300,17 @@ APPEARANCE: tuple[Quantity, ...] = (
         meaning="index of the material's texture in the pool of procedural textures; 0: no texture",
         term="surfaces",
     ),
+    Quantity(
+        family="place",
+        member="room",
+        quantity="",
+        unit="1",
+        low=0.0,
+        high=200_000.0,
+        default=0.0,
+        choice=True,
+        visual=True,
+        meaning="number of a random room with its own surfaces, furniture, clutter and lamps; 0: the twin as it is",
+        term="surfaces",
+    ),
 )

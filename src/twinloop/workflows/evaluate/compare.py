@@ -71,7 +71,7 @@ def run_compare(request: CompareRequest, console: Console) -> Outcome:
 
 
 def _run_comparison(request: CompareRequest, console: Console) -> tuple[PairedComparison, list[Evaluation]]:
-    first, second = (open_candidate(name) for name in (request.a, request.b))
+    first, second = (open_candidate(name, sensors=request.sensors) for name in (request.a, request.b))
     place = choose_twin_and_task(request.twin, request.task, [request.a, request.b], request.output, console)
     suite = build_suite(request, first if first.images else second, place)
     runner = TrialRunner(

@@ -119,7 +119,7 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
     output, fail_under = request.output, request.fail_under
     run = MeasuredRun.begin("evaluate", request.suite, output, parse_fail_under(fail_under), console)
     started = datetime.now(UTC)
-    who = open_candidate(request.policy, request.name)
+    who = open_candidate(request.policy, request.name, sensors=request.sensors)
     place = choose_twin_and_task(request.twin, request.task, [request.policy], output, console)
     suite = build_suite(request, who, place)
     suite.select_slices([stem for stem, _, _ in map(_split_fail_under, fail_under) if stem not in (OVERALL, WORST)])
@@ -222,12 +222,13 @@ def _split_fail_under(text: str) -> tuple[str, str, str]:
     return name.removesuffix(".low"), ".low" if name.endswith(".low") else "", rate
 
 
-def open_candidate(policy: str, name: str = "") -> Candidate:
+def open_candidate(policy: str, name: str = "", *, sensors: str = "clean") -> Candidate:
     """Open the policy to evaluate.
 
     Args:
         policy: ``expert`` for the scripted expert of the task, a policy's folder, NAME@VERSION or an alias.
         name: name in the results; by default derived from ``policy``.
+        sensors: what it sees, ``clean`` or ``device``, see `requests.TrialOptions`.
 
     Raises:
         InputError, UnknownNameError: If there is no such policy.
@@ -237,7 +238,8 @@ def open_candidate(policy: str, name: str = "") -> Candidate:
     from twinloop.policies import open_policy
 
     folder = policy_folder(policy)
-    return make_candidate(open_policy(folder), name=name or (folder.name if is_policy_path(policy) else policy))
+    called = name or (folder.name if is_policy_path(policy) else policy)
+    return make_candidate(open_policy(folder), name=called, sensors=sensors == "device")
 
 
 def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, place: TwinAndTask) -> Suite:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -22,6 +22,10 @@ class TrialOptions(SeedOption):
     """Backend that steps the worlds: threads, reference, warp or warp:cpu."""
     batch: int = 256
     """Number of worlds simulated together; the result does not depend on it."""
+    sensors: Literal["clean", "device"] = "clean"
+    """What a policy sees: clean images, or device: images through the camera models of the twin's sensors (exposure,
+    lens, noise, latency), as in datasets that were rendered with the same option.
+    """
     randomize_from: Path | None = None
     """With --suite taught: folder of an identification run to draw the parameters of the worlds from."""
 

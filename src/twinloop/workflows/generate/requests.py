@@ -46,7 +46,7 @@ class RenderRequest(WorkersOption, Request):
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Folder of a generated dataset, with or without images."""
     renderer: str = "auto"
-    """mitsuba, gl, warp, your own renderer as FILE.py:CLASS, or auto: the fastest one that works here."""
+    """mitsuba, filament, gl, warp, your own renderer as FILE.py:CLASS, or auto: the fastest one that works here."""
     camera: tuple[str, ...] = ()
     """Cameras to render; by default all. Existing images of other cameras are copied."""
     size: tuple[str, ...] = ("320x240",)

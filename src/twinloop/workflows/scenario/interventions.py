@@ -227,7 +227,7 @@ class ScenarioExperiment:
             )
 
         own = scenario.make_worlds(tries, twin=twin, task=task, random_numbers=random_numbers).params
-        images = getattr(actor, "render_images", None) is not None
+        images = getattr(actor, "images", None) is not None
         return cls(scenario=scenario, twin=twin, attempt=attempt, images=images, own=own, level=level)
 
     @functools.cached_property
