@@ -476,8 +476,9 @@ def _list_drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
         places: Names that replace ``{object}`` and ``{hand}`` in the keys, by ``object`` and ``hand``.
     """
     sections = [section for section in item.draw.values() if isinstance(section, dict)]
-    keys = [_fill_names(str(key), places) for section in sections for key in section]
-    return [{"texture_pool": "texture/*", "rooms": ROOM}.get(key, key) for key in keys]
+    keys = [str(_fill_names(str(key), places)) for section in sections for key in section]
+    drawn = {"texture_pool": "texture/*", "rooms": ROOM}
+    return [drawn.get(key, key) for key in keys]
 
 
 def _is_appearance_only(names: Iterable[str], twin: Twin) -> bool:
