@@ -14,7 +14,7 @@ from twinloop.core.files import sha256_json
 from twinloop.twin import Twin
 from twinloop.twin.compiling import changed_settings_lines, compile_model
 from twinloop.twin.devices import sensor_params
-from twinloop.twin.params import expand_params
+from twinloop.twin.params import declared_params, expand_params
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import CONTACT_SETTINGS, GEOM_TYPES, build_scene, expand_shapes
 from twinloop.twin.scene_spec import SceneSpec, ShapeSpec
@@ -71,7 +71,7 @@ def with_scene(twin: Twin, scene: SceneSpec) -> Twin:
     spec = twin.spec.model_copy(update={"scene": scene})
     built = SceneSlots(layout=layout, model=changed.model)
     robot = twin.spec.robot
-    rows = [*built.param_specs(), *sensor_params(twin.devices), *spec.params]
+    rows = declared_params(spec, scene=built.param_specs(), sensors=sensor_params(twin.devices))
     params = expand_params(changed.model, rows, where=twin.name, nominals=preset_nominals(robot, twin.servos))
     return replace(changed, spec=spec, scene=built, params=params)
 
@@ -145,7 +145,8 @@ def _rebuild_twin(twin: Twin, mjspec: mujoco.MjSpec, *, change: list[object]) ->
         change: Description of the change, which enters the hash.
     """
     changed = _compile_twin(twin, mjspec)
-    rows = [*(changed.scene.param_specs() if changed.scene else []), *sensor_params(twin.devices), *twin.spec.params]
+    scene = changed.scene.param_specs() if changed.scene else ()
+    rows = declared_params(twin.spec, scene=scene, sensors=sensor_params(twin.devices))
     known = preset_nominals(twin.spec.robot, twin.servos)
     rows = [row for row in rows if _has_param(changed, row, known)]
     params = expand_params(changed.model, rows, where=twin.name, nominals=known)

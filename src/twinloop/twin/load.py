@@ -24,8 +24,7 @@ from twinloop.twin.devices import SensingDevice, mark_sensors, sensor_params, tw
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options, list_model_files
 from twinloop.twin.model_text import embed_files
-from twinloop.twin.params import expand_params, residual_params
-from twinloop.twin.places import ROOM
+from twinloop.twin.params import declared_params, expand_params
 from twinloop.twin.residual_spec import check_residual_joints
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import SceneLayout, build_scene
@@ -398,13 +397,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     scene = SceneSlots(layout=layout, model=model) if layout else None
     _check_names(spec, model, where)
     _check_sensors(spec, devices, model, where)
-    declared = [
-        *(scene.param_specs() if scene else []),
-        *sensor_params(devices),
-        *residual_params(spec.residual),
-        *([ParamSpec(name=ROOM, source="drawn only where `rooms` asks for it")] if spec.cameras else []),
-        *spec.params,
-    ]
+    declared = declared_params(spec, scene=scene.param_specs() if scene else (), sensors=sensor_params(devices))
     params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))
     unused = {"attach": spec.attach, "scene": scene, "sensors": devices, "residual": spec.residual}
     excluded = {"classes", *(key for key, value in unused.items() if not value)}

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
+from twinloop.twin.places import ROOM
 from twinloop.twin.quantities import (
     QUANTITIES,
     Quantity,
@@ -25,7 +26,7 @@ from twinloop.twin.quantities import (
 from twinloop.twin.quantities.typical import distance_per_angle, joint_of
 from twinloop.twin.quantities.world import RESIDUAL_ACTION, RESIDUAL_DISTURBANCE
 from twinloop.twin.residual_spec import ResidualSpec
-from twinloop.twin.spec import ParamSpec
+from twinloop.twin.spec import ParamSpec, TwinSpec
 
 _JOINT_FAMILIES = ("joint", "sensor", "actuator")
 _UP_TO = 2.0  # default range of a quantity whose nominal value is 0, in typical values; our choice
@@ -145,6 +146,20 @@ def expand_params(
             params[param.name] = param
     _check_single_writer(model, params.values(), where)
     return params
+
+
+def declared_params(
+    spec: TwinSpec, *, scene: Iterable[ParamSpec] = (), sensors: Iterable[ParamSpec] = ()
+) -> list[ParamSpec]:
+    """Return the declarations of all parameters of a twin; a later one replaces an earlier one of the same parameter.
+
+    Args:
+        spec: Content of the twin's YAML.
+        scene: Declarations of the objects of its scene.
+        sensors: Declarations of its sensing devices.
+    """
+    rooms = [ParamSpec(name=ROOM, source="drawn only where `rooms` asks for it")] if spec.cameras else []
+    return [*scene, *sensors, *residual_params(spec.residual), *rooms, *spec.params]
 
 
 def residual_params(residual: ResidualSpec | None) -> list[ParamSpec]:

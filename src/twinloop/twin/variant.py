@@ -11,7 +11,7 @@ from twinloop.core.files import sha256_json
 from twinloop.twin.compiling import changed_settings_lines, compile_model
 from twinloop.twin.devices import mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
-from twinloop.twin.params import expand_params, residual_params
+from twinloop.twin.params import declared_params, expand_params, residual_params
 from twinloop.twin.quantities.sensing import SENSOR_TEXT
 from twinloop.twin.residual_spec import ResidualSpec, check_residual_joints
 from twinloop.twin.scene import SceneSlots
@@ -55,7 +55,7 @@ def add_twin_gears(twin: Twin, gears: GearSpec) -> Twin:
     model = compile_model(mjspec)
     spec = twin.spec.model_copy(update={"robot": robot})
     scene = None if twin.scene is None else SceneSlots(layout=twin.scene.layout, model=model)
-    rows = [*(scene.param_specs() if scene else []), *sensor_params(twin.devices), *spec.params]
+    rows = declared_params(spec, scene=scene.param_specs() if scene else (), sensors=sensor_params(twin.devices))
     params = expand_params(model, rows, where=twin.name, nominals=preset_nominals(robot, twin.servos))
     name = "+".join([twin.hash, "gears", *changed_settings_lines(model)])
     return replace(twin, spec=spec, model=model, mjspec=mjspec, scene=scene, params=params, hash=name)
