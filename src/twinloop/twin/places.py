@@ -2,8 +2,8 @@
 
 A model for images (`add_place`) has further bodies without contacts, and a set of surfaces; in each world one number,
 the parameter ``place/room``, selects a room. Room 0 is the twin as it is. A room replaces the twin's lamps and the
-surfaces of whatever belongs to the world, and changes all other colours a little; it changes no motion. Its shape
-follows from the model alone: the room encloses all cameras, clutter stands on the surface below the middle of the
+surfaces of all geoms of the world body, and changes all other colours a little; it changes no motion. Its shape
+follows from the model alone: the room encloses all cameras, clutter is on the surface below the middle of the
 scene, at more than half the scene's extent from there, and hides nothing of it from a fixed camera.
 
 Rooms from `FIRST_UNSEEN` on have surfaces, clutter and lamps that no lower one has. They show whether a policy depends
@@ -30,7 +30,7 @@ from twinloop.twin.surfaces import SIZE, SURFACES, draw_surface
 Array = NDArray[np.float64]
 ROOM = "place/room"
 FIRST_UNSEEN, LAST = 100_001, 200_000
-_BODY, _PICTURES = "place", 6  # pictures of each kind of surface
+_BODY, _TEXTURES = "place", 6  # textures of each kind of surface
 _SEEN = ("light_wood", "dark_wood", "laminate", "plastic", "paint", "cloth", "concrete", "metal")
 _UNSEEN = ("stone", "cork", "chequered", "bricks", "tiles")
 # Kinds of surfaces by use, in lower rooms and in those from `FIRST_UNSEEN` on; our choice.
@@ -117,7 +117,7 @@ def _find_body(model: mujoco.MjModel) -> int:
 
 
 def _covers(model: mujoco.MjModel, geom: int, point: Array) -> bool:
-    """Return whether a box of the world body lies flat below a point."""
+    """Return whether a box of the world body is horizontal and below a point."""
     turn = np.zeros(9)
     mujoco.mju_quat2Mat(turn, model.geom_quat[geom])
     local = turn.reshape(3, 3).T @ (point - model.geom_pos[geom])
@@ -134,7 +134,7 @@ def add_place(spec: mujoco.MjSpec, *, seed: int) -> None:
         seed: Seed of the surfaces and of the rooms.
     """
     for kind in (*_SEEN, *_UNSEEN):
-        for i in range(_PICTURES):
+        for i in range(_TEXTURES):
             _add_surface(spec, kind, i, seed)
     spec.add_numeric(name=_BODY, data=[float(seed % 2**32)], size=1)
     body = spec.worldbody.add_body(name=_BODY)
@@ -155,18 +155,18 @@ def add_place(spec: mujoco.MjSpec, *, seed: int) -> None:
 
 
 def _add_surface(spec: mujoco.MjSpec, kind: str, index: int, seed: int) -> None:
-    picture, name = draw_surface(kind, seed=seed, index=index), f"{_BODY}/{kind}/{index}"
+    drawn, name = draw_surface(kind, seed=seed, index=index), f"{_BODY}/{kind}/{index}"
     texture = spec.add_texture(name=name, type=mujoco.mjtTexture.mjTEXTURE_2D, width=SIZE, height=SIZE, nchannel=3)
-    texture.data = picture.pixels.tobytes()
-    shine = (1.0 - picture.roughness) ** 2
+    texture.data = drawn.pixels.tobytes()
+    shine = (1.0 - drawn.roughness) ** 2
     material = spec.add_material(
         name=name,
         texrepeat=[2.0 / SURFACES[kind].metres] * 2,  # MuJoCo counts repetitions over two units of length
         texuniform=True,
         specular=0.6 * shine,
         shininess=shine,
-        roughness=picture.roughness,
-        metallic=float(picture.metallic),
+        roughness=drawn.roughness,
+        metallic=float(drawn.metallic),
     )
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
 
@@ -228,7 +228,7 @@ def draw_room(stage: Stage, number: int, *, seed: int, nmat: int) -> Room:
 
     def surface(use: str) -> str:
         kinds = _USES[use][unseen]
-        return f"{kinds[random.integers(len(kinds))]}/{random.integers(_PICTURES)}"
+        return f"{kinds[random.integers(len(kinds))]}/{random.integers(_TEXTURES)}"
 
     def dress() -> dict[str, Any]:
         if random.random() < 0.5:
@@ -383,7 +383,7 @@ def _draw_lamps(random: np.random.Generator, stage: Stage, level: float, *, unse
         random: Random numbers.
         stage: What the room must fit.
         level: Mean display value of the desk's surface under white light.
-        unseen: Whether the lamp with shadows stands lower than in any lower room.
+        unseen: Whether the lamp with shadows is lower than in any lower room.
     """
     kelvin, adapted = random.uniform(*_KELVIN), random.uniform(0.0, 0.8)  # how far the camera corrects the colour
     total = float(np.clip(random.uniform(0.35, 0.8) / level - stage.headlight, 0.15, 1.5))

@@ -1,6 +1,6 @@
-"""Draw pictures of common surfaces (wood, cloth, concrete, …) with the reflectances that real ones have.
+"""Create textures of common surfaces (wood, cloth, concrete, …) with the reflectances that real ones have.
 
-A picture is made in linear light and tiles without seams. Each kind has a pattern and a range of reflectance, the share
+A texture is made in linear light and tiles without seams. Each kind has a pattern and a range of reflectance, the share
 of the light that is reflected. Sources of the ranges:
 
 - DIAL: DIALux evo, article "Reflection", typical reflection factors;
@@ -23,11 +23,11 @@ from twinloop.core.imaging import LUMA, linear_to_srgb
 from twinloop.core.seeds import generator
 
 Array = NDArray[np.float64]
-SIZE = 256  # pixels of a picture's side
+SIZE = 256  # pixels of a texture's side
 
 
 class _Canvas:
-    """Random numbers and noise of one picture.
+    """Random numbers and noise of one texture.
 
     Args:
         random: Generator of its random numbers.
@@ -45,7 +45,7 @@ class _Canvas:
         Args:
             rows, columns: Numbers of cells of the coarsest octave; each next one has twice as many and half the weight.
             octaves: Number of octaves.
-            shift: Displacement along the columns of the picture, in picture heights.
+            shift: Displacement along the columns of the texture, in texture heights.
         """
         total, weights = np.zeros((SIZE, SIZE)), [0.5**octave for octave in range(octaves)]
         for octave, weight in enumerate(weights):
@@ -134,11 +134,11 @@ class SurfaceKind:
 
     Attributes:
         pattern: Function that draws its pattern.
-        reflectance: Least and largest mean reflectance of its pictures.
+        reflectance: Least and largest mean reflectance of its textures.
         hue: Least and largest hue, in turns (0 red, 1/3 green, 2/3 blue).
         saturation: Least and largest saturation of the linear colour.
         roughness: Roughness, 0 (mirror) to 1 (matt); the ranges of roughness are our choice.
-        metres: Length of a picture's side in m; our choice, as the sizes of the patterns.
+        metres: Length of a texture's side in m; our choice, as the sizes of the patterns.
         metallic: Whether it is bare metal.
         source: Source of the range of reflectance.
     """
@@ -187,7 +187,7 @@ SURFACES: dict[str, SurfaceKind] = {
     "metal": SurfaceKind(
         pattern=_metal, reflectance=(0.45, 0.6), hue=(0.08, 0.16), saturation=(0.0, 0.08), metres=0.5,
         roughness=(0.2, 0.5), metallic=True,
-        source="steel 0.56 at normal incidence (Lagarde), less where it is brushed or oxidized",
+        source="steel 0.56 at normal incidence (Lagarde), less if brushed or oxidized",
     ),
     "stone": SurfaceKind(
         pattern=_stone, reflectance=(0.1, 0.5), hue=(0.0, 0.12), saturation=(0.0, 0.2), metres=0.5,
@@ -217,7 +217,7 @@ SURFACES: dict[str, SurfaceKind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Surface:
-    """Picture of a surface.
+    """Texture of a surface.
 
     Attributes:
         pixels: sRGB, uint8, ``(SIZE, SIZE, 3)``.
@@ -232,7 +232,7 @@ class Surface:
 
 @functools.lru_cache(maxsize=256)
 def draw_surface(kind: str, *, seed: int, index: int) -> Surface:
-    """Return picture number ``index`` of a kind of surface in `SURFACES`; it depends on these arguments alone."""
+    """Return texture number ``index`` of a kind of surface in `SURFACES`; it depends on these arguments alone."""
     random, made = generator(seed, f"surface/{kind}", index), SURFACES[kind]
     hue, saturation, wanted, roughness = (
         random.uniform(*pair) for pair in (made.hue, made.saturation, made.reflectance, made.roughness)
