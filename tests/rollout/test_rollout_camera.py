@@ -239,7 +239,7 @@ def test_images_say_which_lens_bent_them(rail, draw):
 
 
 LATE_AND_NOISY = {
-    "latency": 0.05, "latency_jitter": 0.01, "frame_rate": 20.0, "read_noise": 30.0, "full_well": 4000.0
+    "latency": 0.05, "latency_jitter": 0.01, "frame_rate": 17.0, "read_noise": 30.0, "full_well": 4000.0
 }  # fmt: skip
 
 
