@@ -192,8 +192,8 @@ class TestView:
         for channel, size in enumerate(lens.magnifications):
             seen = (target.pixel_centres() - [target.cx, target.cy]) / target.fx
             places = view.project(lens.rays(seen / size)) - 0.5
-            np.testing.assert_allclose(remap.column[channel], places[..., 0], atol=2e-5)
-            np.testing.assert_allclose(remap.row[channel], places[..., 1], atol=2e-5)
+            np.testing.assert_allclose(remap.column[channel], places[..., 0], atol=1e-3)
+            np.testing.assert_allclose(remap.row[channel], places[..., 1], atol=1e-3)
 
     def test_what_is_too_wide_for_a_flat_image_has_rays(self):
         target = Intrinsics(fx=20.0, fy=20.0, cx=32.0, cy=24.0, width=64, height=48)

@@ -87,6 +87,7 @@ _LIMITS = (
     ("shadow_reach", 0.01, 1000.0),
     ("slices", 3, 1000),
     ("stacks", 2, 1000),
+    ("quads", 1, 100),
     ("max_geoms", 1, 10_000_000),
     ("mesh_tolerance", 0.0, 1.0),
 )
@@ -111,6 +112,8 @@ class GlQuality:
         slices, stacks: divisions of round primitives around and along their axis. At 20 and 12, instead of MuJoCo's 28
             and 16, a 240×320 image of so101_tabletop takes 6.4 instead of 8.2 ms of processor time, and silhouettes
             still agree between renderers.
+        quads: divisions of each side of a box and of a plane. At 2 instead of MuJoCo's 4, a 96×96 image of a random
+            room takes 4.3 instead of 5.5 ms, and differs by 3 of 255 at most.
         max_geoms: largest number of geoms in the visualized scene.
         mesh_tolerance: largest distance in m of a mesh's vertices from the simplified mesh that is drawn instead, if
             the model's meshes have more than 20,000 triangles; 0 to draw all triangles. 0.5 mm is less than a pixel of
@@ -124,6 +127,7 @@ class GlQuality:
     shadow_reach: float = 1.5
     slices: int = 20
     stacks: int = 12
+    quads: int = 2
     max_geoms: int = 10_000
     mesh_tolerance: float = 5e-4
 
@@ -343,6 +347,7 @@ def apply_quality(model: mujoco.MjModel, quality: GlQuality, height: int, width:
     model.vis.quality.shadowsize = quality.shadow_map
     model.vis.quality.offsamples = quality.samples
     model.vis.quality.numslices, model.vis.quality.numstacks = quality.slices, quality.stacks
+    model.vis.quality.numquads = quality.quads
     model.vis.map.shadowclip = max(model.vis.map.shadowclip, quality.shadow_reach)
     model.vis.global_.offheight, model.vis.global_.offwidth = height, width
     if not quality.reflections:
