@@ -40,6 +40,7 @@ from twinloop.cli.hub import FETCH, PULL, PUSH
 from twinloop.cli.identify import IDENTIFY
 from twinloop.cli.importing import IMPORT
 from twinloop.cli.label import LABEL
+from twinloop.cli.localize import LOCALIZE
 from twinloop.cli.monitor import MONITOR
 from twinloop.cli.parser import Program
 from twinloop.cli.plan import PLAN
@@ -76,7 +77,7 @@ STAGES: Mapping[str, tuple[Command | Group, ...]] = {
     "Sim-to-real gap": (GAP, COVERAGE, PLAN),
     "Simulation": (GENERATE, RENDER, REPLAY),
     "Data": (ADD, QUERY, CURATE, LABEL, EDIT, DATASETS, EXPORT, PUSH, PULL, FETCH, FSCK),
-    "Policies": (TRAIN, DISTILL, REINFORCE, EVALUATE, COMPARE, EVIDENCE),
+    "Policies": (TRAIN, DISTILL, REINFORCE, LOCALIZE, EVALUATE, COMPARE, EVIDENCE),
     "Release": (GATE, PROMOTE, ROLLBACK, POLICIES, RUN, SERVE, MONITOR),
     "Failures": (SCENARIO,),
 }

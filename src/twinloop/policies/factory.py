@@ -17,6 +17,7 @@ from twinloop.policies.settings import (
     ActSettings,
     AdaptiveSettings,
     FlowSettings,
+    LocalizerSettings,
     MlpSettings,
     Settings,
     read_settings,
@@ -78,7 +79,20 @@ def new_policy(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if isinstance(chosen, LocalizerSettings):
+            return _make_localizer(contract, chosen, statistics)
         return Policy(contract, chosen, statistics, _make_network(contract, chosen))
+
+
+def _make_localizer(contract: Contract, settings: LocalizerSettings, statistics: Statistics) -> Policy:
+    from twinloop.policies.localizer import Localizer
+
+    control = None
+    if settings.control is not None:
+        where = "the control policy of a localizer"
+        of, chosen, measured = parse_config(settings.control.model_dump(), where=where)
+        control = new_policy(chosen.kind, of, chosen, measured)
+    return Localizer(contract, settings, statistics, control)
 
 
 def open_policy(folder: str | Path) -> Policy:
@@ -139,6 +153,8 @@ def _make_network(contract: Contract, settings: Settings) -> Network:
             return FlowNetwork(contract, settings)
         case AdaptiveSettings():
             return AdaptiveNetwork(contract, settings)
+        case LocalizerSettings():
+            raise AssertionError("_make_localizer makes it")
 
 
 def _check_contract(contract: Contract, settings: Settings) -> None:
@@ -161,10 +177,10 @@ def _check_contract(contract: Contract, settings: Settings) -> None:
             f"command_limits are given for {len(limits.low)} joints, but {ACTION} has {len(joints)}: "
             f"{', '.join(joints)}. Give one number for each."
         )
-    smallest = 2 ** len(settings.images.channels)
+    smallest = settings.images.smallest_image
     for name, size in contract.cameras.items():
         if min(size) < smallest:
             raise InputError(
-                f"Camera {name} gives {size[1]}x{size[0]} pixels; {len(settings.images.channels)} layers that halve "
+                f"Camera {name} gives {size[1]}x{size[0]} pixels; the layers of the image encoder that halve "
                 f"an image need at least {smallest}. Give fewer channels, or larger images."
             )

@@ -26,6 +26,7 @@ _KINDS = {
     "mlp": "A multilayer perceptron that predicts a chunk of commands.",
     "act": "Action chunking with a transformer (Zhao et al., RSS 2023).",
     "flow": "Flow matching conditioned on the observation (Lipman et al., ICLR 2023).",
+    "localizer": "A network that estimates tracked values from images, with or without a policy that acts on them.",
     "adaptive": "A perceptron that estimates parameters of the robot from a history (Kumar et al., RSS 2021).",
 }
 

@@ -126,7 +126,7 @@ _GROUP = 8  # channels that are normalized together
 
 
 class ConvolutionalEncoder(nn.Module):
-    """Image encoder of strided convolutions with group normalization; each layer halves the image size.
+    """Image encoder of convolutions with group normalization, of which the first ones halve the image size.
 
     It maps images ``(n, 3, h, w)`` to feature maps ``(n, c, h', w')`` with c channels. Group normalization makes the
     result of an image independent of the other images of the batch, for which reason Chi et al. ("Diffusion policy",
@@ -136,11 +136,11 @@ class ConvolutionalEncoder(nn.Module):
     def __init__(self, settings: ImageEncoderSettings) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        before = 3
+        before, halvings = 3, len(settings.channels) if settings.halvings is None else settings.halvings
         for number, channels in enumerate(settings.channels):
-            size = 5 if number == 0 else 3
+            size, stride = 5 if number == 0 else 3, 2 if number < halvings else 1
             groups = channels // _GROUP if channels % _GROUP == 0 else 1
-            layers += [nn.Conv2d(before, channels, size, stride=2, padding=size // 2)]
+            layers += [nn.Conv2d(before, channels, size, stride=stride, padding=size // 2)]
             layers += [nn.GroupNorm(groups, channels), nn.ReLU()]
             before = channels
         self.layers = nn.Sequential(*layers[:-1])  # no activation after the last convolution
@@ -173,10 +173,31 @@ class SpatialSoftmax(nn.Module):
         return torch.cat([(share.sum(dim=2) * columns).sum(dim=-1), (share.sum(dim=3) * rows).sum(dim=-1)], dim=-1)
 
 
+class Keypoints(nn.Module):
+    """Encoder of one camera's images as positions of keypoints and their strengths, ``(n, 3c)`` for c keypoints.
+
+    The strength of a keypoint is the hyperbolic tangent of the largest activation of its channel. Activations are
+    multiplied by a constant before the spatial softmax, so that keypoints of a large feature map are sharp from the
+    start of the training.
+    """
+
+    def __init__(self, settings: ImageEncoderSettings) -> None:
+        super().__init__()
+        self.convolutions, self.positions = ConvolutionalEncoder(settings), SpatialSoftmax()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return columns, rows and strengths of the keypoints of images ``(n, 3, h, w)`` in [-1, 1]."""
+        cells = self.convolutions(images)
+        return torch.cat([self.positions(_SHARPNESS * cells), torch.tanh(cells.amax(dim=(2, 3)))], dim=-1)
+
+
+_SHARPNESS = 3.0  # our choice
+
 class VectorEncoder(nn.Module):
     """Encoder of an observation as one vector: input vectors, keypoint positions per camera, domain embedding.
 
-    All cameras share one image encoder, and are in the alphabetical order of their names.
+    The cameras are in the alphabetical order of their names. They share one image encoder, unless the settings have
+    ``images.per_camera``.
 
     Attributes:
         size: number of elements of the vector.
@@ -185,11 +206,14 @@ class VectorEncoder(nn.Module):
     def __init__(self, contract: Contract, settings: Settings) -> None:
         super().__init__()
         sizes = vector_sizes(contract, last_command=settings.last_command)
-        self.keys = tuple(sizes)
+        self.keys, self.settings = tuple(sizes), settings
         self.cameras = tuple(sorted(contract.cameras))
         steps = settings.n_obs_steps
         self.size = sum(size * (1 if key == LAST_COMMAND else steps) for key, size in sizes.items())
-        if self.cameras:
+        if self.cameras and settings.images.per_camera:
+            self.by_camera = nn.ModuleDict({name: Keypoints(settings.images) for name in self.cameras})
+            self.size += len(self.cameras) * steps * 3 * settings.images.channels[-1]
+        elif self.cameras:
             self.pictures = nn.Sequential(ConvolutionalEncoder(settings.images), SpatialSoftmax())
             self.size += len(self.cameras) * steps * 2 * settings.images.channels[-1]
         if settings.domains:
@@ -201,7 +225,8 @@ class VectorEncoder(nn.Module):
         parts = [inputs.vectors[key] for key in self.keys]
         for name in self.cameras:
             images = inputs.images[name]
-            parts.append(self.pictures(images.flatten(0, 1)).reshape(images.shape[0], -1))
+            encoder = self.by_camera[name] if self.settings.images.per_camera else self.pictures
+            parts.append(encoder(images.flatten(0, 1)).reshape(images.shape[0], -1))
         if inputs.domain is not None:
             parts.append(self.domain(inputs.domain))
         return torch.cat(parts, dim=-1)

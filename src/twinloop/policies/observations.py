@@ -15,7 +15,7 @@ from twinloop.core.contract import IMAGES, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.policies.settings import CommonSettings
-from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
+from twinloop.policies.statistics import LAST_COMMAND, MEMORY, action_size, vector_sizes
 
 # Rows that a network processes at once when it acts. Always the same number, so that matrix products sum in the same
 # order and an episode gets the same commands alone and among hundreds; fewer with images, which are slower. Our choice.
@@ -43,8 +43,9 @@ class ObservationLayout:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Keys that an observation must have: vectors first, then images."""
-        return (*self.sizes, *(IMAGES + name for name in self.contract.cameras))
+        """Keys that an observation must have: vectors first, then images, then the policy's memory."""
+        memory = (MEMORY,) if self.settings.memory_size else ()
+        return (*self.sizes, *(IMAGES + name for name in self.contract.cameras), *memory)
 
     @property
     def tile(self) -> int:
@@ -56,6 +57,8 @@ class ObservationLayout:
         if key == LAST_COMMAND:
             commands = (action_size(self.contract),)
             return (self.settings.n_obs_steps, *commands) if self.settings.command_history else commands
+        if key == MEMORY:
+            return (1 + self.settings.memory_size,)
         if key in self.sizes:
             return (self.settings.count_steps(key), self.sizes[key])
         return (self.settings.count_steps(key), *self.contract.cameras[key.removeprefix(IMAGES)], 3)

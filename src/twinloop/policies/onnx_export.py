@@ -41,7 +41,7 @@ from twinloop.policies.onnx_file import (
 from twinloop.policies.onnx_policy import OnnxPolicy
 from twinloop.policies.policy import Policy, use_acting_mode
 from twinloop.policies.policy_loop import PolicyLoop, Predictor
-from twinloop.policies.statistics import LAST_COMMAND
+from twinloop.policies.statistics import LAST_COMMAND, MEMORY
 
 LIMIT = 1e-5  # largest difference from torch, relative to the largest value of a column
 _COUNTS = (1, 2, 16, 17)  # samples of the comparisons
@@ -153,7 +153,7 @@ def _act_in_episode(acting: Predictor, policy: Policy, seed: int) -> NDArray[np.
     sent = rng.standard_normal((steps, *size)) * policy.statistics.columns[ACTION].std
     loop, commands = PolicyLoop(acting, _WORLDS, command=np.zeros(size)), list[NDArray[np.float64]]()
     for held in sent:
-        seen = {key: _draw(policy, key, _WORLDS, rng) for key in policy.observation_keys if key != LAST_COMMAND}
+        seen = {key: _draw(policy, key, _WORLDS, rng) for key in policy.observation_keys if key not in (LAST_COMMAND, MEMORY)}
         commands.append(loop.act({key: values[:, -1] for key, values in seen.items()}))
         loop.set_sent_commands(held)
     return np.concatenate(commands)
@@ -169,6 +169,10 @@ def _compare(sides: Iterable[NDArray]) -> float:
 def _draw(policy: Policy, key: str, count: int, rng: np.random.Generator) -> NDArray:
     """Return random values of one array of an observation."""
     shape = (count, *policy.layout.shape(key))
+    if key == MEMORY:
+        values = np.abs(rng.standard_normal(shape, dtype=np.float32))  # variances are positive
+        values[:, :2] = rng.integers(0, 2, (count, 2))  # a new image or none, estimates or none
+        return values
     if key not in policy.layout.sizes:
         return rng.integers(0, 256, shape, dtype=np.uint8)
     with torch.inference_mode():

@@ -17,14 +17,14 @@ import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
-from twinloop.core.contract import ACTION, IMAGES, STATE, Contract
+from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
 from twinloop.policies.adaptive import AdaptiveNetwork
 from twinloop.policies.folder import PolicyCard
 from twinloop.policies.network import Network, NetworkInputs
 from twinloop.policies.observations import ObservationLayout, fixed_noise
-from twinloop.policies.settings import AdaptiveSettings, Settings
+from twinloop.policies.settings import AdaptiveSettings, LocalizerSettings, Settings
 from twinloop.policies.statistics import LAST_COMMAND, PARAMETERS, Statistics, action_size, vector_sizes
 from twinloop.policies.weights import content_hash, write_policy
 
@@ -74,6 +74,8 @@ class Normalizer(nn.Module):
         sizes = {**vector_sizes(contract, last_command=settings.last_command), ACTION: action_size(contract)}
         if isinstance(settings, AdaptiveSettings) and settings.estimates:
             sizes[PARAMETERS] = len(settings.estimates)
+        if isinstance(settings, LocalizerSettings):
+            sizes[ENVIRONMENT] = len(settings.tracked)
         self.columns = nn.ModuleDict()
         for key, size in sizes.items():
             plain = key == LAST_COMMAND and key not in statistics.columns and settings.action_space == "absolute"
@@ -90,6 +92,10 @@ class Normalizer(nn.Module):
     def inverse(self, key: str, values: Tensor) -> Tensor:
         """Return values of the input ``key`` in the dataset's units, ``(…, k)``, from normalized values."""
         return cast("AffineTransform", self.columns[_module_name(key)]).inverse(values)
+
+    def scale(self, key: str) -> Tensor:
+        """Return the scale of each column of the input ``key``, ``(k,)`` in the dataset's units."""
+        return cast("AffineTransform", self.columns[_module_name(key)]).scale
 
 
 def _module_name(key: str) -> str:

@@ -19,7 +19,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.joint_limits import compute_window
 from twinloop.core.seeds import uniforms
 from twinloop.policies.settings import CommonSettings
-from twinloop.policies.statistics import LAST_COMMAND, action_size
+from twinloop.policies.statistics import LAST_COMMAND, MEMORY, action_size
 
 
 class TemporalEnsemble:
@@ -68,6 +68,7 @@ class TemporalEnsemble:
 
 
 _NOISE = "policy/noise"
+_OWN = (LAST_COMMAND, MEMORY)  # keys that the loop itself adds to observations
 
 
 class Predictor(Protocol):
@@ -169,6 +170,9 @@ class PolicyLoop:
     At the start of an episode the history is filled with the first observation. Random draws within a policy depend
     only on run seed, episode, attempt and step, so that an episode is the same in any batch of worlds. Callers must not
     change the arrays below.
+
+    A policy with a memory (`CommonSettings.memory_size`) also gets ``policy.memory``, ``(n, 1 + memory_size)``: 1 if it
+    has a new image, else 0; then the features of its previous prediction, which are 0 at the start of an episode.
 
     Args:
         policy: the policy.
@@ -279,14 +283,14 @@ class PolicyLoop:
         """
         cameras = [f"{IMAGES}{name}" for name in self.policy.contract.cameras]
         ahead = max((self.policy.settings.count_steps(key) for key in cameras), default=1) - 1
-        return self._due_mask(ahead)
+        return self._due_mask(ahead) & self._look_mask()
 
     def set_sent_commands(self, commands: ArrayLike) -> None:
         """Set the commands that were really sent to the robots, ``(nworld, k)``, if they differ from those of `act`."""
         self._command = np.array(commands, dtype=np.float64).reshape(self._command.shape)
 
     def _check(self, observation: Mapping[str, NDArray]) -> None:
-        wanted = [key for key in self.policy.observation_keys if key != LAST_COMMAND]
+        wanted = [key for key in self.policy.observation_keys if key not in _OWN]
         missing = [key for key in wanted if key not in observation]
         if missing:
             there = ", ".join(observation) or "nothing"
@@ -302,7 +306,7 @@ class PolicyLoop:
         """
         good = np.ones(self.nworld, dtype=bool)
         for key in self.policy.observation_keys:
-            if key != LAST_COMMAND and np.issubdtype(observation[key].dtype, np.floating):
+            if key not in _OWN and np.issubdtype(observation[key].dtype, np.floating):
                 finite = np.isfinite(observation[key]).reshape(self.nworld, -1).all(axis=1)
                 self._handle_refusal(good & ~finite, f"{key} is not finite")
                 good &= finite
@@ -331,7 +335,7 @@ class PolicyLoop:
         settings = self.policy.settings
         fresh = good & (self.chunk_step < 0)
         for key in self.policy.observation_keys:
-            if key == LAST_COMMAND and not settings.command_history:
+            if key == MEMORY or (key == LAST_COMMAND and not settings.command_history):
                 continue
             now = self._command if key == LAST_COMMAND else np.asarray(observation[key])
             if key not in self._history:
@@ -347,6 +351,10 @@ class PolicyLoop:
             return np.ones(self.nworld, dtype=bool)
         return (self.chunk_step < 0) | (self.step + ahead - self.chunk_step >= self.policy.settings.n_action_steps)
 
+    def _look_mask(self) -> NDArray[np.bool_]:
+        """Return a mask of the worlds in which this step's images are new to the policy, ``(nworld,)``."""
+        return (self.step % self.policy.settings.look_interval == 0) | (self.chunk_step < 0)
+
     def _predict(self, worlds: NDArray[np.intp]) -> None:
         self.predicted[:] = False
         if self._ensemble is not None:
@@ -356,6 +364,9 @@ class PolicyLoop:
         histories = {key: past[worlds] for key, past in self._history.items()}
         if LAST_COMMAND in self.policy.observation_keys and LAST_COMMAND not in histories:
             histories[LAST_COMMAND] = self._command[worlds]
+        if size := self.policy.settings.memory_size:
+            before = np.nan_to_num(self.features[worlds]) if self.features.shape[1] else np.zeros((len(worlds), size))
+            histories[MEMORY] = np.concatenate([self._look_mask()[worlds, None], before], axis=1)
         chunk, features = self.policy.predict_with_features(histories, self._noise(worlds), self._domain)
         finite = np.isfinite(chunk).reshape(len(worlds), -1).all(axis=1)
         if not finite.all():

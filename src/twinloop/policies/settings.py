@@ -14,7 +14,7 @@ from twinloop.core.joint_limits import JointLimits
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.twin.spec import describe_errors
 
-Kind = Literal["mlp", "act", "flow", "adaptive"]
+Kind = Literal["mlp", "act", "flow", "adaptive", "localizer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 UNKNOWN_DOMAIN = 0  # index of the embedding of an unknown domain
 
@@ -32,21 +32,30 @@ class _Strict(BaseModel):
 
 
 class ImageEncoderSettings(_Strict):
-    """Settings of the convolutional image encoder, which all cameras share.
+    """Settings of the convolutional image encoder.
 
-    The encoder consists of strided convolutions. For ``mlp`` and ``flow`` policies, each channel of the last layer
-    gives one keypoint: the expected position of the channel's activation (spatial softmax; Finn et al., "Deep spatial
-    autoencoders for visuomotor learning", ICRA 2016). ``act`` policies use each cell of the last layer's feature map as
-    a token.
+    For ``mlp``, ``flow`` and ``localizer`` policies, each channel of the last layer gives one keypoint: the expected
+    position of the channel's activation (spatial softmax; Finn et al., "Deep spatial autoencoders for visuomotor
+    learning", ICRA 2016). ``act`` policies use each cell of the last layer's feature map as a token.
 
     Attributes:
-        channels: number of channels of each layer; each layer halves the image size. The last number is the number of
-            keypoints (32 in robomimic).
+        channels: number of channels of each layer. The last number is the number of keypoints (32 in robomimic).
+        halvings: number of layers, the first ones, that halve the image size; None for all. Keypoints of a larger
+            feature map are more precise, and cost more time.
+        per_camera: whether each camera has its own encoder; by default all cameras share one. Keypoints then also have
+            their strength, the largest activation of the channel, which is small if the camera does not see the object.
     """
 
     channels: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
         default=(16, 32, 64, 32), min_length=1, max_length=8
     )
+    halvings: Annotated[int, Field(ge=0, le=8)] | None = Field(default=None, exclude_if=lambda value: value is None)
+    per_camera: bool = Field(default=False, exclude_if=lambda value: not value)
+
+    @property
+    def smallest_image(self) -> int:
+        """Smallest side of an image in pixels that leaves a feature map of one cell."""
+        return 2 ** (len(self.channels) if self.halvings is None else min(self.halvings, len(self.channels)))
 
 
 class CommandLimits(_Strict):
@@ -156,6 +165,16 @@ class CommonSettings(_Strict):
         if (key in (STATE, LAST_COMMAND)) if self.command_history else (key != LAST_COMMAND):
             return self.n_obs_steps
         return 1
+
+    @property
+    def look_interval(self) -> int:
+        """Number of control steps from one use of images to the next, for a policy that predicts at every step."""
+        return 1
+
+    @property
+    def memory_size(self) -> int:
+        """Number of features of the previous prediction that the policy reads again; 0 for none."""
+        return 0
 
     def domain_index(self, name: str | None) -> int:
         """Return the index of a domain's embedding.
@@ -301,12 +320,56 @@ class AdaptiveSettings(CommonSettings):
     loss: Literal["mse", "l1"] = "l1"
 
 
-Settings = MlpSettings | ActSettings | FlowSettings | AdaptiveSettings
+class ControlSettings(_Strict):
+    """Policy that acts on the estimates of a localizer: kind, settings, contract and statistics as in its folder."""
+
+    kind: Kind
+    settings: dict[str, Any]
+    contract: dict[str, Any]
+    statistics: dict[str, Any]
+
+
+class LocalizerSettings(CommonSettings):
+    """Settings of a localizer: a network that estimates from images what a tracker would measure.
+
+    With a policy that reads a tracker (``control``), it is a policy from images. Estimates of several images are
+    combined by a Kalman filter, see `localizer.Localizer`.
+
+    Attributes:
+        tracked: names of the estimated values, as in ``observation.environment_state``.
+        images: settings of the image encoder.
+        width: number of units of each layer of the perceptron that reads keypoints and joints.
+        depth: number of layers of the perceptron.
+        look_every: number of control steps from one image to the next; estimates are held between them.
+        control: the policy that acts on the estimates; None for a localizer that does not act.
+    """
+
+    kind: Literal["localizer"] = "localizer"
+    tracked: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1, max_length=1024)
+    images: ImageEncoderSettings = ImageEncoderSettings(channels=(16, 32, 32, 32), halvings=2, per_camera=True)
+    width: _Width = 256
+    depth: _Depth = 2
+    look_every: int = Field(3, ge=1, le=1000)
+    control: ControlSettings | None = None
+
+    @property
+    def look_interval(self) -> int:
+        """Number of control steps from one use of images to the next."""
+        return self.look_every
+
+    @property
+    def memory_size(self) -> int:
+        """Number of features of the previous prediction: whether there are estimates, they and their variances."""
+        return 1 + 2 * len(self.tracked)
+
+
+Settings = MlpSettings | ActSettings | FlowSettings | AdaptiveSettings | LocalizerSettings
 _MODELS: dict[str, type[Settings]] = {
     "mlp": MlpSettings,
     "act": ActSettings,
     "flow": FlowSettings,
     "adaptive": AdaptiveSettings,
+    "localizer": LocalizerSettings,
 }
 
 

@@ -15,6 +15,7 @@ from twinloop.core.plain import JsonRecord
 from twinloop.core.records import freeze_array
 
 LAST_COMMAND = "observation.last_command"
+MEMORY = "policy.memory"  # key of what a policy remembers, (n, 1 + memory_size); see `policy_loop.PolicyLoop`
 PARAMETERS = "world_parameters"  # key of the true values of the parameters that a policy estimates, (n, m)
 Normalization = Literal["mean_std", "min_max", "quantile"]
 _MEASURES = ("mean", "std", "min", "max", "q01", "q99")

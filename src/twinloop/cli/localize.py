@@ -1,0 +1,34 @@
+"""Define ``twinloop localize``, which trains networks that see what a tracker would measure."""
+
+from __future__ import annotations
+
+from twinloop.cli.commands import Command, Group
+from twinloop.workflows.localize import requests
+
+
+def _has_checkpoint(request: requests.LocalizeTrainRequest) -> bool:
+    from twinloop.workflows.localize.localize import has_checkpoint
+
+    return has_checkpoint(request)
+
+
+LOCALIZE = Group(
+    name="localize",
+    description="Train networks that see what a tracker would measure, test them on real pictures, give them a policy.",
+    commands=(
+        Command(
+            "train",
+            requests.LocalizeTrainRequest,
+            "twinloop.workflows.localize.localize:run_localize_train",
+            "measures",
+            resumable=_has_checkpoint,
+            example="twinloop localize train generate.yaml --output policies/eyes",
+        ),
+        Command(
+            "attach",
+            requests.LocalizeAttachRequest,
+            "twinloop.workflows.localize.localize:run_localize_attach",
+            example="twinloop localize attach policies/eyes --control policies/taught --output policies/seeing",
+        ),
+    ),
+)

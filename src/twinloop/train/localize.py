@@ -1,0 +1,558 @@
+"""Train a localizer: take images of randomized worlds, and learn the tracked values that the simulation knows.
+
+The task's expert acts in the worlds, and a policy with a wrong tracker if there is one, so that the images also show
+what an inaccurate localizer leads to. A tenth of the worlds is held out: it gives the errors in the result, and the
+factor by which the network's standard deviations fit them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
+
+from twinloop import __version__
+from twinloop.core.assignment import Assignment
+from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
+from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
+from twinloop.core.files import sha256_json, write_bytes, write_json
+from twinloop.core.pool import LocalProcesses
+from twinloop.core.progress import show_progress
+from twinloop.core.seeds import generator
+from twinloop.dataset.storage.snapshot import hold_folder_lock
+from twinloop.policies.factory import new_policy
+from twinloop.policies.folder import PolicyCard
+from twinloop.policies.localizer import Localizer, attach_control
+from twinloop.policies.policy import Policy
+from twinloop.policies.statistics import Statistics
+from twinloop.randomize import Plan
+from twinloop.rollout import ExpertActor, run_batch
+from twinloop.rollout.actor import Actor, EpisodeStart
+from twinloop.rollout.camera import camera_sensors
+from twinloop.rollout.observing import TrackerNoise, offered_contract
+from twinloop.rollout.policy_actor import PolicyActor
+from twinloop.rollout.world_camera import WorldCamera
+from twinloop.simulate import open_backend
+from twinloop.stats import bootstrap
+from twinloop.tasks.protocol import Task, has_tracked_values
+from twinloop.train.config import RESULT, StrictConfig
+from twinloop.train.distill import choose_inputs, finish, is_finished
+from twinloop.train.loop import (
+    collect_optimizer_tensors,
+    learning_rate,
+    load_optimizer_tensors,
+    read_checkpoint,
+    write_checkpoint,
+)
+from twinloop.train.run import use_torch_settings
+from twinloop.train.worlds import describe_worlds
+
+OpenWorlds = Callable[[], tuple[Plan, Task]]
+"""Picklable function that returns the distribution of the worlds and the task; called once in every process."""
+
+_IMAGES = "rounds"  # folder of the images during the run, as of on-policy teaching
+_BATCH = 32  # worlds that are simulated together
+_PART = 128  # worlds of one file of images
+_CHECKPOINTS = 20
+_WARMUP = 0.02  # share of the steps
+
+
+class LocalizeConfig(StrictConfig):
+    """Configuration of the training of a localizer.
+
+    Attributes:
+        tracked: names of the bodies whose tracked values are estimated, or patterns of names; by default all but the
+            tool.
+        cameras: names of the cameras; by default all that the twin declares.
+        height, width: size of the images in pixels.
+        images: ``device`` for images of the twin's camera models (exposure, lens, noise, latency), ``clean`` without;
+            by default ``device`` if all cameras have one.
+        renderer: name of the renderer.
+        worlds: number of worlds.
+        frames: images of each camera per world, at random control steps.
+        tracker_offset: largest constant error, in m, of the tracker that the policy reads that acts in two thirds of
+            the worlds; in half of them it also has the noise.
+        tracker_noise: standard deviation of its error per step, in m.
+        holdout: share of the worlds that are held out.
+        settings: settings of the localizer, see `policies.settings.LocalizerSettings`.
+        steps: steps of the optimizer.
+        batch: samples per step.
+        lr: highest learning rate.
+        weight_decay: weight decay of the optimizer.
+        clip: largest norm of the gradient.
+        seed: run seed.
+    """
+
+    tracked: tuple[str, ...] = ()
+    cameras: tuple[str, ...] = ()
+    height: int = Field(default=96, ge=16, le=1024)
+    width: int = Field(default=96, ge=16, le=1024)
+    images: Literal["device", "clean"] | None = None
+    renderer: str = "auto"
+    worlds: int = Field(default=3000, ge=10)
+    frames: int = Field(default=16, ge=1)
+    tracker_offset: float = Field(default=0.02, ge=0, le=0.2)
+    tracker_noise: float = Field(default=0.003, ge=0, le=0.1)
+    holdout: float = Field(default=0.1, gt=0, lt=1)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    steps: int = Field(default=16_000, ge=1)
+    batch: int = Field(default=64, ge=1)
+    lr: float = Field(default=2e-3, gt=0)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    clip: float = Field(default=1.0, gt=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+@dataclass(kw_only=True)
+class ImageSamples:
+    """Images of randomized worlds with what the robot reads and what the simulation knows; n samples.
+
+    Attributes:
+        images: images by camera, ``(n, height, width, 3)`` uint8 sRGB.
+        state: joint readings, ``(n, k)`` in the dataset's units.
+        truth: tracked values, ``(n, d)``.
+        world: number of each sample's world, ``(n,)``.
+        drift: mean square change of each tracked value per control step, ``(d,)``.
+    """
+
+    images: dict[str, NDArray[np.uint8]]
+    state: NDArray[np.float32]
+    truth: NDArray[np.float32]
+    world: NDArray[np.int64]
+    drift: NDArray[np.float64]
+
+    @classmethod
+    def join(cls, parts: Sequence[ImageSamples]) -> ImageSamples:
+        """Return the samples of all parts."""
+        return cls(
+            images={name: np.concatenate([part.images[name] for part in parts]) for name in parts[0].images},
+            drift=np.mean([part.drift for part in parts], axis=0),
+            **{
+                name: np.concatenate([getattr(part, name) for part in parts]) for name in ("state", "truth", "world")
+            },  # pyright: ignore[reportArgumentType]
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the samples as one file of arrays."""
+        plain = {name: value for name, value in vars(self).items() if name != "images"}
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **plain, **{f"{IMAGES}{name}": rows for name, rows in self.images.items()})
+        write_bytes(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> ImageSamples:
+        """Read the samples of a file that `save` wrote."""
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = dict(stored)
+        names = [name for name in arrays if name.startswith(IMAGES)]
+        images = {name.removeprefix(IMAGES): arrays.pop(name) for name in names}
+        return cls(images=images, **arrays)
+
+    def observe(self, rows: NDArray[np.intp]) -> dict[str, Tensor]:
+        """Return the observations of some samples, as a localizer reads them."""
+        frames = {f"{IMAGES}{name}": torch.from_numpy(values[rows][:, None]) for name, values in self.images.items()}
+        return {STATE: torch.from_numpy(self.state[rows][:, None]), **frames}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ImageJob:
+    """Worlds whose images one process takes, and the file for them."""
+
+    worlds: range
+    path: Path
+    open_worlds: OpenWorlds
+    config: LocalizeConfig
+    control: Policy | None
+
+
+def localizer_contract(plan: Plan, task: Task, config: LocalizeConfig) -> tuple[Contract, tuple[str, ...], bool]:
+    """Return the contract of a localizer, the names of the values it estimates, and whether cameras are devices.
+
+    Raises:
+        UnknownNameError: If a camera or a tracked body does not exist.
+        InputError: If the task has no tracked values, or device images are wanted of a camera without a model.
+    """
+    twin, known = plan.twin, plan.twin.spec.cameras
+    if not has_tracked_values(task):
+        raise InputError(f"The task {task.name} has no tracked values, so there is nothing to localize.")
+    for name in config.cameras:
+        if name not in known:
+            raise UnknownNameError("camera", name, known, where=f"twin {twin.name}")
+    names = tuple(dict.fromkeys(config.cameras or known))
+    if not names:
+        raise InputError(f"The twin {twin.name} has no camera. Add `cameras:` to its YAML.")
+    tracked = choose_inputs(offered_contract(twin, task), config.tracked).environment
+    cameras = {name: (config.height, config.width) for name in names}
+    contract = replace(offered_contract(twin, task, cameras=cameras), environment=())
+    modelled = all(name in camera_sensors(twin) for name in names)
+    return contract, tracked, modelled if config.images is None else config.images == "device"
+
+
+def take_images(job: _ImageJob) -> None:
+    """Simulate worlds, and write a file with images of them at random control steps, `ImageSamples`."""
+    plan, task = job.open_worlds()
+    config, twin = job.config, plan.twin
+    contract, tracked, device = localizer_contract(plan, task, config)
+    cameras = WorldCamera(
+        twin,
+        tuple(contract.cameras),
+        height=config.height,
+        width=config.width,
+        renderer=config.renderer,
+        texture_pool=plan.texture_pool,
+        rooms=plan.rooms,
+        run_seed=config.seed,
+        sensors=device,
+    )
+    parts = list[ImageSamples]()
+    for first in range(job.worlds.start, job.worlds.stop, _BATCH):
+        numbers = range(first, min(first + _BATCH, job.worlds.stop))
+        parts.append(_take_batch(job, plan, task, cameras, numbers, tracked))
+    cameras.close()
+    ImageSamples.join(parts).save(job.path)
+
+
+def _take_batch(
+    job: _ImageJob, plan: Plan, task: Task, cameras: WorldCamera, numbers: range, tracked: Sequence[str]
+) -> ImageSamples:
+    config, params = job.config, plan.draw(numbers)
+    batch = run_batch(
+        plan.twin, task, params, run_seed=config.seed, episodes=numbers,
+        actor=_choose_actor(job, plan, task, numbers.start // _BATCH), backend=open_backend(),
+    )  # fmt: skip
+    states, readings, valid = batch.trajectories.states[:, :-1], batch.observation, batch.trajectories.valid
+    if not valid.any():
+        raise CheckFailedError(
+            f"Worlds {numbers.start} to {numbers.stop - 1} all diverged or could not be reset: "
+            f"{batch.trajectories.reason[0]}. Check the twin with `twinloop twin check`, or narrow its ranges."
+        )
+    columns = [task.environment_names.index(name) for name in tracked]  # pyright: ignore[reportAttributeAccessIssue]
+    truth = task.environment(states)[..., columns]  # pyright: ignore[reportAttributeAccessIssue]
+    nworld, nstep = states.shape[:2]
+    chance = generator(config.seed, "localize/frames", numbers.start)
+    wanted = np.stack([chance.permutation(nstep) < config.frames for _ in range(nworld)]) & valid[:, None]
+    cameras.begin_worlds(
+        EpisodeStart(numbers=np.array(numbers), params=params, initial=batch.initial, run_seed=config.seed), nstep
+    )
+    frames = dict[str, list[NDArray[np.uint8]]]()
+    for step in range(nstep):
+        cameras.watch(states[:, step])
+        rows = np.flatnonzero(wanted[:, step])
+        for name, images in (cameras.take(rows, step) if len(rows) else {}).items():
+            frames.setdefault(name, []).append(images)
+    step, world = np.nonzero(wanted.T)  # in the order in which images were taken
+    changes = np.diff(truth[valid], axis=1)
+    return ImageSamples(
+        images={name: np.concatenate(parts) for name, parts in frames.items()},
+        state=plan.twin.units.from_si(readings)[world, step].astype(np.float32),
+        truth=truth[world, step].astype(np.float32),
+        world=np.array(numbers)[world],
+        drift=np.mean(changes**2, axis=(0, 1)),
+    )
+
+
+def _choose_actor(job: _ImageJob, plan: Plan, task: Task, batch: int) -> Actor:
+    """Return who acts in a batch of worlds: the expert in every third if there is a policy, else in all."""
+    if job.control is None or batch % 3 == 0:
+        return ExpertActor(task=task)
+    noise = job.config.tracker_noise if batch % 3 == 2 else 0.0  # noqa: PLR2004
+    tracker = TrackerNoise(noise=noise, spread=job.config.tracker_offset)
+    return PolicyActor(policy=job.control, task=task, twin=plan.twin, tracker=tracker)
+
+
+def augment_images(images: Tensor, chance: torch.Generator) -> Tensor:
+    """Return images ``(n, steps, h, w, 3)`` uint8 that are shifted, recoloured, darkened, and partly covered at random.
+
+    Each sample is shifted by up to 4 % of its size. Channels are multiplied by 0.85 to 1.15 and all by 0.8 to 1.2, and
+    a constant with a standard deviation of 8 is added. In a quarter of the samples a rectangle of up to a third of each
+    side has a random colour.
+    """
+    n, _, height, width, _ = images.shape
+    rows, columns = (_shift_axis(side, n, chance) for side in (height, width))
+    moved = images[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(3, 1)
+    gain = (0.85 + 0.3 * torch.rand((n, 1, 1, 1, 3), generator=chance)) * (
+        0.8 + 0.4 * torch.rand((n, 1, 1, 1, 1), generator=chance)
+    )
+    changed = moved * gain + 8.0 * torch.randn((n, 1, 1, 1, 1), generator=chance)
+    for sample in torch.nonzero(torch.rand(n, generator=chance) < 0.25).flatten().tolist():  # noqa: PLR2004
+        low = torch.rand(2, generator=chance)
+        size = torch.rand(2, generator=chance) / 3.0
+        top, left = int(low[0] * height), int(low[1] * width)
+        bottom, right = top + 1 + int(size[0] * height), left + 1 + int(size[1] * width)
+        changed[sample, :, top:bottom, left:right] = 255.0 * torch.rand(3, generator=chance)
+    return changed.clamp(0.0, 255.0)
+
+
+def _shift_axis(side: int, count: int, chance: torch.Generator) -> Tensor:
+    """Return shifted indices of an axis for each sample, ``(count, side)``; the border is repeated."""
+    most = round(0.04 * side)
+    shift = torch.randint(-most, most + 1, (count, 1), generator=chance)
+    return (torch.arange(side) + shift).clamp(0, side - 1)
+
+
+def train_network(
+    localizer: Localizer,
+    samples: ImageSamples,
+    config: LocalizeConfig,
+    *,
+    folder: Path | None = None,
+    facts: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> float:
+    """Train a localizer on the samples of worlds that are not held out, in place; return the mean loss at the end.
+
+    Args:
+        localizer: the localizer.
+        samples: samples of all worlds.
+        config: the configuration.
+        folder: folder for checkpoints; None for none.
+        facts: values to store in checkpoints; a run is resumed only with the same ones.
+        resume: continue from the checkpoint of the folder.
+
+    Raises:
+        CheckFailedError: If the loss is not finite.
+    """
+    rows = np.flatnonzero(~held_out(samples.world, config))
+    weights = list(localizer.network.parameters())
+    optimizer = torch.optim.AdamW(weights, lr=config.lr, weight_decay=config.weight_decay)
+    begin, interval, recent = 0, max(1, config.steps // _CHECKPOINTS), torch.zeros(())
+    if resume and folder is not None:
+        checkpoint = read_checkpoint(folder)
+        if {name: checkpoint.facts.get(name) for name in facts or {}} != dict(facts or {}):
+            raise InputError(f"The checkpoint in {folder} is of a run with other settings. Choose another --output.")
+        localizer.load_state_dict(checkpoint.tensor_group("policy"))
+        load_optimizer_tensors(optimizer, checkpoint.tensor_group("optimizer"))
+        begin = int(checkpoint.facts["step"])
+    localizer.train()
+    with show_progress(label="training", total=config.steps) as advance:
+        advance(begin)
+        for step in range(begin, config.steps):
+            chance = generator(config.seed, "localize/batches", step)
+            torch_chance = torch.Generator().manual_seed(int(chance.integers(2**63)))
+            index = rows[chance.integers(0, len(rows), config.batch)]
+            seen = samples.observe(index)
+            for name in samples.images:
+                seen[f"{IMAGES}{name}"] = augment_images(seen[f"{IMAGES}{name}"], torch_chance)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, steps=config.steps, peak=config.lr, warmup=_WARMUP)
+            loss = localizer.measure_loss(seen, torch.from_numpy(samples.truth[index]))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(weights, config.clip)
+            optimizer.step()
+            recent = loss.detach() if step == begin else 0.99 * recent + 0.01 * loss.detach()
+            advance(1)
+            if (step + 1) % interval == 0:
+                if not torch.isfinite(recent):
+                    raise CheckFailedError(f"The loss is not finite at step {step + 1}. Lower lr, and start again.")
+                if folder is not None:
+                    groups = {"policy": localizer.state_dict(), "optimizer": collect_optimizer_tensors(optimizer)}
+                    write_checkpoint(folder, groups, {**(facts or {}), "step": step + 1})
+    localizer.eval()
+    return float(recent)
+
+
+def held_out(world: NDArray[np.int64], config: LocalizeConfig) -> NDArray[np.bool_]:
+    """Return a mask of the samples of held-out worlds, by the numbers of their worlds ``(n,)``."""
+    drawn = generator(config.seed, "localize/holdout").random(config.worlds) < config.holdout
+    drawn[0] = True  # at least one
+    return drawn[world]
+
+
+def fit_uncertainty(localizer: Localizer, samples: ImageSamples, config: LocalizeConfig) -> dict[str, Any]:
+    """Set drift and spread of a trained localizer, and return its errors in held-out worlds; see `measure_errors`."""
+    rows = np.flatnonzero(held_out(samples.world, config))
+    found, deviation = localizer.estimate_tracked(samples.observe(rows))
+    error = found - samples.truth[rows]
+    localizer.drift.copy_(torch.from_numpy(samples.drift))
+    localizer.spread.copy_(torch.from_numpy(np.sqrt(np.mean((error / deviation) ** 2, axis=0))))
+    deviation = deviation * localizer.spread.numpy()
+    within = np.mean(np.abs(error) <= 1.96 * deviation, axis=0)  # noqa: PLR2004 - of a normal distribution
+    names = localizer.settings.tracked
+    return {
+        "bodies": measure_errors(names, found, samples.truth[rows], samples.world[rows], seed=config.seed),
+        "inside_95": dict(zip(names, within.tolist(), strict=True)),
+        "worlds": len(np.unique(samples.world[rows])),
+    }
+
+
+def measure_errors(
+    names: Sequence[str], found: NDArray, truth: NDArray, cluster: NDArray, *, seed: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Return the errors of estimates by body: median and 90 % quantile in m or rad, with an interval of the median.
+
+    The error of a position is the distance; of a heading, the angle. The interval is a bootstrap over clusters.
+
+    Args:
+        names: names of the d values, such as ``cube.x`` and ``cube.heading.cos``.
+        found: estimates, ``(n, d)``.
+        truth: true values, ``(n, d)``; NaN where they are unknown.
+        cluster: number of each row's world or picture, ``(n,)``.
+        seed: seed of the bootstrap.
+    """
+    errors = dict[str, NDArray]()
+    for body in dict.fromkeys(name.partition(".")[0] for name in names):
+        place = [i for i, name in enumerate(names) if name in (f"{body}.x", f"{body}.y", f"{body}.z")]
+        turn = [i for i, name in enumerate(names) if name in (f"{body}.heading.cos", f"{body}.heading.sin")]
+        if place:
+            errors[f"{body}, m"] = np.linalg.norm((found - truth)[:, place], axis=1)
+        if len(turn) == 2:  # noqa: PLR2004
+            angle = [np.arctan2(values[:, turn[1]], values[:, turn[0]]) for values in (found, truth)]
+            errors[f"{body} heading, rad"] = np.abs(np.angle(np.exp(1j * (angle[0] - angle[1]))))
+    made = dict[str, dict[str, Any]]()
+    for name, values in errors.items():
+        known = np.isfinite(values)
+        if not known.any():
+            continue
+        made[name] = {**_summarize(values[known], cluster[known], seed), "n": int(known.sum())}
+    return made
+
+
+def _summarize(values: NDArray, cluster: NDArray, seed: int) -> dict[str, Any]:
+    groups = [values[cluster == number] for number in np.unique(cluster)]
+    summary = {"median": float(np.median(values)), "q90": float(np.quantile(values, 0.9))}
+    if len(groups) < 2:  # noqa: PLR2004
+        return {**summary, "low": float("nan"), "high": float("nan")}
+
+    def median(index: NDArray[np.intp]) -> NDArray[np.float64]:
+        return np.array([np.median(np.concatenate([groups[i] for i in row])) for row in index])
+
+    interval = bootstrap(median, len(groups), method="percentile", draws=500, seed=seed)
+    return {**summary, "low": float(interval.low), "high": float(interval.high)}
+
+
+@dataclass(kw_only=True)
+class LocalizeRun:
+    """One training of a localizer.
+
+    Attributes:
+        open_worlds: function that returns plan and task in every process.
+        config: the configuration.
+        folder: folder of the localizer, with images and checkpoint during the run.
+        control: policy that reads the estimates, and acts in most of the worlds; None for a localizer alone.
+        workers: number of processes that take images.
+    """
+
+    open_worlds: OpenWorlds
+    config: LocalizeConfig
+    folder: Path
+    control: Policy | None = None
+    workers: int = 1
+    facts: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plan, self.task = self.open_worlds()
+        self.contract, self.tracked, self.device = localizer_contract(self.plan, self.task, self.config)
+        if self.control is None and not self.task.expert_version:
+            raise InputError(f"The task {self.task.name} has no expert. Give a policy that acts with --control.")
+        parts = [self.config.model_dump(mode="json"), self.task.name, self.task.version, self.plan.hash,
+                 self.plan.twin.hash, None if self.control is None else self.control.hash]  # fmt: skip
+        self.facts = {"configuration": sha256_json(parts)}
+
+    def collect(self) -> ImageSamples:
+        """Take the images that do not exist yet, in several processes, and return all samples."""
+        folder = self.folder / _IMAGES
+        folder.mkdir(parents=True, exist_ok=True)
+        jobs = [
+            _ImageJob(
+                worlds=range(first, min(first + _PART, self.config.worlds)),
+                path=folder / f"{first // _PART:03d}.npz",
+                open_worlds=self.open_worlds,
+                config=self.config,
+                control=self.control,
+            )
+            for first in range(0, self.config.worlds, _PART)
+        ]
+        missing = [job for job in jobs if not job.path.exists()]
+        with (
+            LocalProcesses(min(self.workers, len(missing))) as engine,
+            show_progress(label="images of worlds", total=self.config.worlds) as advance,
+        ):
+            advance(self.config.worlds - sum(len(job.worlds) for job in missing))
+            for job, _ in engine.map(take_images, missing):
+                advance(len(job.worlds))
+        return ImageSamples.join([ImageSamples.load(job.path) for job in jobs])
+
+    def make_localizer(self, samples: ImageSamples) -> Localizer:
+        """Return an untrained localizer, normalized with the samples."""
+        statistics = Statistics.measure(
+            {STATE: samples.state, ACTION: samples.state, ENVIRONMENT: samples.truth},
+            source=f"{self.config.worlds} worlds",
+        )
+        settings = {"tracked": self.tracked, **self.config.settings}
+        made = new_policy("localizer", self.contract, settings, statistics, seed=self.config.seed)
+        assert isinstance(made, Localizer)  # noqa: S101 - of this kind
+        return made
+
+
+def train_localizer(
+    open_worlds: OpenWorlds,
+    config: LocalizeConfig,
+    output: Path,
+    *,
+    control: Policy | None = None,
+    assignment: tuple[Assignment, Mapping[str, Path]] | None = None,
+    workers: int = 1,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Train a localizer and write it with ``result.json`` into a folder; return the content of this file.
+
+    Args:
+        open_worlds: picklable function that returns the distribution of the worlds, and the task.
+        config: the configuration.
+        output: the folder.
+        control: policy that reads a tracker, to which the localizer is attached; None for a localizer alone.
+        assignment: twin and task that the localizer keeps, with their files; see `tasks.assignment.assign`.
+        workers: number of processes that take images; the result does not depend on it.
+        resume: continue an interrupted run.
+
+    Raises:
+        InputError: If task, cameras and control do not fit, or the folder is in use for something else.
+        CheckFailedError: If all worlds of a batch are invalid, or the loss is not finite.
+    """
+    run = LocalizeRun(open_worlds=open_worlds, config=config, folder=output, control=control, workers=workers)
+    if is_finished(output, resume=resume):
+        return finish(output, run.facts)
+    output.mkdir(parents=True, exist_ok=True)
+    with hold_folder_lock(output, "training"), use_torch_settings("cpu"):
+        samples = run.collect()
+        localizer = run.make_localizer(samples)
+        if control is not None:
+            attach_control(localizer, control)  # raises the errors before the training
+        going_on = resume and (output / "checkpoint.safetensors").exists()
+        loss = train_network(localizer, samples, config, folder=output, facts=run.facts, resume=going_on)
+        errors = fit_uncertainty(localizer, samples, config)
+        made = localizer if control is None else attach_control(localizer, control)
+        metrics = {
+            "schema": 1,
+            "verb": "localize",
+            "hash": made.hash,
+            "parameters": made.parameter_count,
+            "config": config.model_dump(mode="json"),
+            "twin": run.plan.twin.name,
+            "twin_hash": run.plan.twin.hash,
+            "task": run.task.name,
+            "seed": config.seed,
+            "images": "device" if run.device else "clean",
+            "control": None if control is None else control.hash,
+            "samples": len(samples.world),
+            "loss": loss,
+            "held_out": errors,
+            "worlds": describe_worlds(run.plan.twin, [run.plan.draw(range(config.worlds))]),
+            "versions": {"twinloop": __version__, "torch": torch.__version__, "numpy": np.__version__},
+            **run.facts,
+        }
+        kept = {} if assignment is None else {"assignment": assignment[0], "sources": assignment[1]}
+        row = {"name": "images", "episodes": config.worlds, "real": False, "frames": len(samples.world)}
+        card = PolicyCard(name=output.name, data=(row,), provenance={"code": f"twinloop {__version__}"}, **kept)
+        made.save(output, card)
+        write_json(output / RESULT, metrics)
+    return finish(output, run.facts)

@@ -1,0 +1,125 @@
+"""Run ``twinloop localize train`` and ``attach``."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.errors import InputError
+from twinloop.core.pool import count_cores
+from twinloop.generate.config import GenerateConfig, load_plan, read_config
+from twinloop.policies.factory import open_policy, require_torch
+from twinloop.policies.folder import read_card
+from twinloop.randomize import Plan
+from twinloop.tasks import Task, open_task
+from twinloop.tasks.assignment import assign
+from twinloop.train.config import CHECKPOINT, RESULT
+from twinloop.workflows.localize.requests import LocalizeAttachRequest, LocalizeTrainRequest
+from twinloop.workflows.run.results import claim_output, write_request
+from twinloop.workflows.run.taught_worlds import write_worlds
+from twinloop.workflows.train.records import record_simulated_training
+from twinloop.workflows.train.train import parse_policy_settings
+
+_FIELDS = ("height", "width", "images", "renderer", "worlds", "frames", "steps", "batch", "lr")
+
+
+def has_checkpoint(request: LocalizeTrainRequest) -> bool:
+    """Return whether the output folder has images or a checkpoint that ``--resume`` can continue."""
+    return (request.output / CHECKPOINT).is_file() or (request.output / "rounds").is_dir()
+
+
+def open_worlds(made: GenerateConfig) -> tuple[Plan, Task]:
+    """Return the distribution of the worlds of a generate file, and its task."""
+    plan = load_plan(made)
+    return plan, open_task(made.task, plan.twin)
+
+
+def run_localize_train(request: LocalizeTrainRequest, console: Console) -> dict[str, Any]:
+    """Train a localizer, and print its errors in held-out worlds.
+
+    Raises:
+        TwinloopError: If the file or a setting is wrong; see `train.localize.train_localizer`.
+    """
+    require_torch()
+    from twinloop.train.localize import LocalizeConfig, train_localizer
+
+    given = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
+    lists = {name: getattr(request, name) for name in ("tracked", "cameras")}
+    settings = {"settings": parse_policy_settings(request.set), "seed": request.seed or 0}
+    config = LocalizeConfig.of({**given, **lists, **settings}, where="The settings of localize train")
+    made = read_config(request.file, episodes=config.worlds, seed=request.seed)
+    plan, task = open_worlds(made)
+    control = None if request.control is None else open_policy(request.control)
+    started = datetime.now(UTC)
+    if not (request.resume and (request.output / RESULT).is_file()):
+        claim_output(request.output)
+    metrics = train_localizer(
+        functools.partial(open_worlds, made),
+        config,
+        request.output,
+        control=control,
+        assignment=assign(made.twin, made.task, plan.twin, task),
+        workers=request.workers or count_cores(),
+        resume=request.resume,
+    )
+    write_worlds(request.output, made)
+    write_request(request.output)
+    console.print(f"Errors in {metrics['held_out']['worlds']} held-out worlds:")
+    console.print(format_errors(metrics["held_out"]["bodies"]))
+    record_simulated_training(request.workspace, request.output, metrics, started, [str(request.file)], console)
+    following = "twinloop localize attach" if control is None else "twinloop evaluate"
+    console.print(f"Next: {following} {request.output}", soft_wrap=True)
+    return {**metrics, "output": str(request.output)}
+
+
+def format_errors(bodies: dict[str, dict[str, Any]]) -> Table:
+    """Return a table of the errors by body, in mm and degrees."""
+    table = Table("", "median", "95 % interval", "90 % below", "images", box=None, pad_edge=False)
+    for name, row in bodies.items():
+        what, _, unit = name.rpartition(", ")
+        factor, shown = (1e3, "mm") if unit == "m" else (57.29578, "°")
+        low, high = (f"{factor * row[side]:.1f}" for side in ("low", "high"))
+        table.add_row(
+            what, f"{factor * row['median']:.1f} {shown}", f"[{low}, {high}]", f"{factor * row['q90']:.1f}", f"{row['n']}"
+        )
+    return table
+
+
+def run_localize_attach(request: LocalizeAttachRequest, console: Console) -> dict[str, Any]:
+    """Write a policy from images, made of a localizer and a policy that reads a tracker.
+
+    Raises:
+        InputError: If one of them is something else, or they do not fit; see `policies.localizer.attach_control`.
+    """
+    localizer, control = open_localizer(request.localizer), open_policy(request.control)
+    from twinloop.policies.localizer import attach_control
+    from twinloop.policies.policy import Policy
+
+    if not isinstance(control, Policy):
+        raise InputError(f"{request.control} is not a policy with weights of twinloop. Give a folder, not an ONNX file.")
+    made = attach_control(localizer, control)
+    claim_output(request.output)
+    made.save(request.output, read_card(request.localizer))
+    console.print(f"Policy hash {made.hash[:16]}: {request.output}", soft_wrap=True)
+    console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
+    return {"hash": made.hash, "localizer": localizer.hash, "control": control.hash, "output": str(request.output)}
+
+
+def open_localizer(folder: Path) -> Any:
+    """Open the folder of a localizer.
+
+    Raises:
+        InputError: If it is another kind of policy.
+    """
+    require_torch()
+    from twinloop.policies.localizer import Localizer
+
+    opened = open_policy(folder)
+    if not isinstance(opened, Localizer):
+        raise InputError(f"{folder} is not a localizer. Train one with `twinloop localize train`.")
+    return opened

@@ -1,0 +1,70 @@
+"""Define the flags of ``twinloop localize``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from twinloop.workflows.run.request import Request, request
+
+
+@request
+class LocalizeTrainRequest(Request):
+    """Train a localizer: a network that estimates from images what a tracker would measure, with its uncertainty.
+
+    Images are taken in the randomized worlds of a generate file, through the twin's camera models, while the task's
+    expert acts. With --control the result is a policy from images. See docs/guides/localize.md.
+    """
+
+    file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
+    """The generate file, whose twin, task and randomization are used."""
+    output: Path
+    """Folder for the localizer."""
+    control: Path | None = None
+    """Folder of a policy that reads a tracker, such as `twinloop distill` makes; it acts on the estimates."""
+    tracked: tuple[str, ...] = ()
+    """Tracked bodies that are estimated, such as cube, or '*'; by default all but the tool."""
+    cameras: tuple[str, ...] = ()
+    """Names of the cameras; by default all of the twin."""
+    height: int | None = None
+    """Rows of an image in pixels; by default 96."""
+    width: int | None = None
+    """Columns of an image in pixels; by default 96."""
+    images: str | None = None
+    """device for images of the twin's camera models (the default if there are models), clean for images without."""
+    renderer: str | None = None
+    """Name of the renderer; by default the fastest one that is installed."""
+    worlds: int | None = None
+    """Number of worlds; by default 3000."""
+    frames: int | None = None
+    """Images of each camera per world; by default 16."""
+    steps: int | None = None
+    """Optimizer steps; by default 16000."""
+    batch: int | None = None
+    """Number of samples per step."""
+    lr: float | None = None
+    """Maximum learning rate."""
+    set: tuple[str, ...] = ()
+    """Settings of the localizer as NAME=VALUE, such as look_every=6 (control steps from one image to the next)."""
+    seed: int | None = None
+    """Run seed; by default that of the file for the worlds, and 0 for the weights."""
+    workers: int | None = None
+    """Number of processes that take images; by default one per core."""
+    workspace: Path | None = None
+    """Folder of the workspace; by default the nearest one upwards from --output."""
+    resume: bool = False
+    """Continue an interrupted run; images that exist are kept."""
+
+
+@request
+class LocalizeAttachRequest(Request):
+    """Give a localizer a policy that acts on its estimates; the result is a policy from images."""
+
+    localizer: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="LOCALIZER")]]
+    """Folder of the localizer, which is not changed."""
+    control: Path
+    """Folder of the policy, which reads joints and a tracker."""
+    output: Path
+    """Folder for the policy from images."""
