@@ -25,6 +25,18 @@ LOCALIZE = Group(
             example="twinloop localize train generate.yaml --output policies/eyes",
         ),
         Command(
+            "score",
+            requests.LocalizeScoreRequest,
+            "twinloop.workflows.localize.localize:run_localize_score",
+            example="twinloop localize score policies/eyes policies/other --pictures my_pictures",
+        ),
+        Command(
+            "adapt",
+            requests.LocalizeAdaptRequest,
+            "twinloop.workflows.localize.localize:run_localize_adapt",
+            example="twinloop localize adapt policies/eyes --pictures my_pictures --output policies/mine",
+        ),
+        Command(
             "attach",
             requests.LocalizeAttachRequest,
             "twinloop.workflows.localize.localize:run_localize_attach",

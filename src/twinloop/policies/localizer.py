@@ -8,7 +8,6 @@ uncertain estimate has little weight and the former one is held.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -44,18 +43,18 @@ class LocalizerNetwork(Network):
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Raise an error: a localizer gives no commands by itself."""
+        del inputs, noise
         raise InputError(_NO_CONTROL)
 
     def compute_losses(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Raise an error: a localizer does not learn from commands."""
+        del inputs, action, is_pad, generator
         raise InputError("A localizer learns from images with true values. Train it with `twinloop localize train`.")
 
 
-_NO_CONTROL = (
-    "This localizer has no control policy, so it gives no commands. Add one with `twinloop localize attach`."
-)
+_NO_CONTROL = "This localizer has no control policy, so it gives no commands. Add one with `twinloop localize attach`."
 
 
 class Localizer(Policy):
@@ -192,9 +191,7 @@ def attach_control(localizer: Localizer, control: Policy) -> Localizer:
         raise InputError("The control policy does not fit the localizer. " + "; ".join(unlike) + ".")
     names = ("chunk_size", "n_action_steps", "ensemble", "action_space", "last_command", "command_limits", "domains",
              "default_domain")  # fmt: skip
-    stored = ControlSettings(
-        **control.identity, statistics=control.statistics.to_json()
-    )  # pyright: ignore[reportArgumentType]
+    stored = ControlSettings(**control.identity, statistics=control.statistics.to_json())  # pyright: ignore[reportArgumentType]
     taken = {name: getattr(settings, name) for name in names}
     chosen = localizer.settings.model_copy(update={**taken, "control": stored})
     columns = {**control.statistics.columns, **localizer.statistics.columns}

@@ -193,6 +193,7 @@ class Keypoints(nn.Module):
 
 _SHARPNESS = 3.0  # our choice
 
+
 class VectorEncoder(nn.Module):
     """Encoder of an observation as one vector: input vectors, keypoint positions per camera, domain embedding.
 

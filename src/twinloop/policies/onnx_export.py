@@ -153,7 +153,11 @@ def _act_in_episode(acting: Predictor, policy: Policy, seed: int) -> NDArray[np.
     sent = rng.standard_normal((steps, *size)) * policy.statistics.columns[ACTION].std
     loop, commands = PolicyLoop(acting, _WORLDS, command=np.zeros(size)), list[NDArray[np.float64]]()
     for held in sent:
-        seen = {key: _draw(policy, key, _WORLDS, rng) for key in policy.observation_keys if key not in (LAST_COMMAND, MEMORY)}
+        seen = {
+            key: _draw(policy, key, _WORLDS, rng)
+            for key in policy.observation_keys
+            if key not in (LAST_COMMAND, MEMORY)
+        }
         commands.append(loop.act({key: values[:, -1] for key, values in seen.items()}))
         loop.set_sent_commands(held)
     return np.concatenate(commands)

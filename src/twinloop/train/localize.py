@@ -135,9 +135,7 @@ class ImageSamples:
         return cls(
             images={name: np.concatenate([part.images[name] for part in parts]) for name in parts[0].images},
             drift=np.mean([part.drift for part in parts], axis=0),
-            **{
-                name: np.concatenate([getattr(part, name) for part in parts]) for name in ("state", "truth", "world")
-            },  # pyright: ignore[reportArgumentType]
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in ("state", "truth", "world")},  # pyright: ignore[reportArgumentType]
         )
 
     def save(self, path: Path) -> None:
@@ -190,7 +188,7 @@ def localizer_contract(plan: Plan, task: Task, config: LocalizeConfig) -> tuple[
     if not names:
         raise InputError(f"The twin {twin.name} has no camera. Add `cameras:` to its YAML.")
     tracked = choose_inputs(offered_contract(twin, task), config.tracked).environment
-    cameras = {name: (config.height, config.width) for name in names}
+    cameras = dict.fromkeys(names, (config.height, config.width))
     contract = replace(offered_contract(twin, task, cameras=cameras), environment=())
     modelled = all(name in camera_sensors(twin) for name in names)
     return contract, tracked, modelled if config.images is None else config.images == "device"
@@ -263,7 +261,7 @@ def _choose_actor(job: _ImageJob, plan: Plan, task: Task, batch: int) -> Actor:
     """Return who acts in a batch of worlds: the expert in every third if there is a policy, else in all."""
     if job.control is None or batch % 3 == 0:
         return ExpertActor(task=task)
-    noise = job.config.tracker_noise if batch % 3 == 2 else 0.0  # noqa: PLR2004
+    noise = job.config.tracker_noise if batch % 3 == 2 else 0.0
     tracker = TrackerNoise(noise=noise, spread=job.config.tracker_offset)
     return PolicyActor(policy=job.control, task=task, twin=plan.twin, tracker=tracker)
 
@@ -282,7 +280,7 @@ def augment_images(images: Tensor, chance: torch.Generator) -> Tensor:
         0.8 + 0.4 * torch.rand((n, 1, 1, 1, 1), generator=chance)
     )
     changed = moved * gain + 8.0 * torch.randn((n, 1, 1, 1, 1), generator=chance)
-    for sample in torch.nonzero(torch.rand(n, generator=chance) < 0.25).flatten().tolist():  # noqa: PLR2004
+    for sample in torch.nonzero(torch.rand(n, generator=chance) < 0.25).flatten().tolist():
         low = torch.rand(2, generator=chance)
         size = torch.rand(2, generator=chance) / 3.0
         top, left = int(low[0] * height), int(low[1] * width)
@@ -375,7 +373,7 @@ def fit_uncertainty(localizer: Localizer, samples: ImageSamples, config: Localiz
     localizer.drift.copy_(torch.from_numpy(samples.drift))
     localizer.spread.copy_(torch.from_numpy(np.sqrt(np.mean((error / deviation) ** 2, axis=0))))
     deviation = deviation * localizer.spread.numpy()
-    within = np.mean(np.abs(error) <= 1.96 * deviation, axis=0)  # noqa: PLR2004 - of a normal distribution
+    within = np.mean(np.abs(error) <= 1.96 * deviation, axis=0)
     names = localizer.settings.tracked
     return {
         "bodies": measure_errors(names, found, samples.truth[rows], samples.world[rows], seed=config.seed),
@@ -404,7 +402,7 @@ def measure_errors(
         turn = [i for i, name in enumerate(names) if name in (f"{body}.heading.cos", f"{body}.heading.sin")]
         if place:
             errors[f"{body}, m"] = np.linalg.norm((found - truth)[:, place], axis=1)
-        if len(turn) == 2:  # noqa: PLR2004
+        if len(turn) == 2:
             angle = [np.arctan2(values[:, turn[1]], values[:, turn[0]]) for values in (found, truth)]
             errors[f"{body} heading, rad"] = np.abs(np.angle(np.exp(1j * (angle[0] - angle[1]))))
     made = dict[str, dict[str, Any]]()
@@ -419,7 +417,7 @@ def measure_errors(
 def _summarize(values: NDArray, cluster: NDArray, seed: int) -> dict[str, Any]:
     groups = [values[cluster == number] for number in np.unique(cluster)]
     summary = {"median": float(np.median(values)), "q90": float(np.quantile(values, 0.9))}
-    if len(groups) < 2:  # noqa: PLR2004
+    if len(groups) < 2:
         return {**summary, "low": float("nan"), "high": float("nan")}
 
     def median(index: NDArray[np.intp]) -> NDArray[np.float64]:

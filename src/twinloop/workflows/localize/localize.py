@@ -1,8 +1,9 @@
-"""Run ``twinloop localize train`` and ``attach``."""
+"""Run ``twinloop localize``: train a localizer, score it on pictures, correct it for a robot, give it a policy."""
 
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,26 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from twinloop.core.assignment import list_sources
 from twinloop.core.errors import InputError
+from twinloop.core.files import write_json
 from twinloop.core.pool import count_cores
 from twinloop.generate.config import GenerateConfig, load_plan, read_config
 from twinloop.policies.factory import open_policy, require_torch
-from twinloop.policies.folder import read_card
+from twinloop.policies.folder import PolicyCard, read_card
 from twinloop.randomize import Plan
 from twinloop.tasks import Task, open_task
 from twinloop.tasks.assignment import assign
 from twinloop.train.config import CHECKPOINT, RESULT
-from twinloop.workflows.localize.requests import LocalizeAttachRequest, LocalizeTrainRequest
+from twinloop.workflows.localize.requests import (
+    LocalizeAdaptRequest,
+    LocalizeAttachRequest,
+    LocalizeScoreRequest,
+    LocalizeTrainRequest,
+)
 from twinloop.workflows.run.results import claim_output, write_request
 from twinloop.workflows.run.taught_worlds import write_worlds
+from twinloop.workflows.run.twin_and_task import load_requested_twin
 from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.train import parse_policy_settings
 
@@ -85,7 +94,11 @@ def format_errors(bodies: dict[str, dict[str, Any]]) -> Table:
         factor, shown = (1e3, "mm") if unit == "m" else (57.29578, "°")
         low, high = (f"{factor * row[side]:.1f}" for side in ("low", "high"))
         table.add_row(
-            what, f"{factor * row['median']:.1f} {shown}", f"[{low}, {high}]", f"{factor * row['q90']:.1f}", f"{row['n']}"
+            what,
+            f"{factor * row['median']:.1f} {shown}",
+            f"[{low}, {high}]",
+            f"{factor * row['q90']:.1f}",
+            f"{row['n']}",
         )
     return table
 
@@ -101,10 +114,12 @@ def run_localize_attach(request: LocalizeAttachRequest, console: Console) -> dic
     from twinloop.policies.policy import Policy
 
     if not isinstance(control, Policy):
-        raise InputError(f"{request.control} is not a policy with weights of twinloop. Give a folder, not an ONNX file.")
+        raise InputError(
+            f"{request.control} is not a policy with weights of twinloop. Give a folder, not an ONNX file."
+        )
     made = attach_control(localizer, control)
     claim_output(request.output)
-    made.save(request.output, read_card(request.localizer))
+    made.save(request.output, _read_card(request.localizer))
     console.print(f"Policy hash {made.hash[:16]}: {request.output}", soft_wrap=True)
     console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
     return {"hash": made.hash, "localizer": localizer.hash, "control": control.hash, "output": str(request.output)}
@@ -123,3 +138,87 @@ def open_localizer(folder: Path) -> Any:
     if not isinstance(opened, Localizer):
         raise InputError(f"{folder} is not a localizer. Train one with `twinloop localize train`.")
     return opened
+
+
+def run_localize_score(request: LocalizeScoreRequest, console: Console) -> dict[str, Any]:
+    """Print the errors of each localizer on pictures, their ranking, and whether more pictures are needed.
+
+    Raises:
+        InputError: If a folder is no localizer, or a picture or label is wrong; see `train.pictures.read_pictures`.
+    """
+    if not request.localizers:
+        raise InputError("Give the folder of a localizer, or of several to rank them.")
+    opened = {str(folder): open_localizer(folder) for folder in request.localizers}
+    from twinloop.train.pictures import rank_localizers, read_pictures, score_pictures
+
+    scores = dict[str, dict[str, Any]]()
+    for folder, localizer in opened.items():
+        pictures = read_pictures(request.pictures, localizer, load_requested_twin(request.twin, request.output, folder))
+        score = score_pictures(localizer, pictures)
+        scores[folder] = score
+        console.print(f"{folder}: {score['pictures']} pictures", soft_wrap=True)
+        console.print(format_errors(score["bodies"]))
+        console.print(f"inside its 95 % interval: {score['inside_95']:.0%}")
+        for note in score["notes"]:
+            console.print(note, soft_wrap=True)
+    result: dict[str, Any] = {"schema": 1, "verb": "localize", "scores": scores}
+    if len(scores) > 1:
+        result["ranking"] = rank_localizers(scores)
+        _print_ranking(result["ranking"], console)
+    if request.output is not None:
+        claim_output(request.output)
+        write_json(request.output / RESULT, result)
+        write_request(request.output)
+    return result
+
+
+def _print_ranking(ranking: dict[str, Any], console: Console) -> None:
+    table = Table("localizer", "mean error", "more than the best", box=None, pad_edge=False)
+    for name in ranking["order"]:
+        row = ranking["differences"].get(name)
+        more = (
+            ""
+            if row is None
+            else f"{1e3 * row['estimate']:+.1f} mm [{1e3 * row['low']:+.1f}, {1e3 * row['high']:+.1f}]"
+        )
+        table.add_row(name, f"{1e3 * ranking['mean'][name]:.1f} mm", more)
+    console.print(table)
+    console.print(
+        {
+            "best": f"{ranking['order'][0]} is the best: stop here.",
+            "equal": "They differ by less than 2 mm: stop here, and take any of them.",
+            "undecided": f"Not decided. About {ranking['pictures']} pictures would be enough.",
+        }[ranking["decision"]],
+        soft_wrap=True,
+    )
+
+
+def run_localize_adapt(request: LocalizeAdaptRequest, console: Console) -> dict[str, Any]:
+    """Write a localizer that is corrected for the robot of labelled pictures, and print its errors before and after.
+
+    Raises:
+        InputError: If the folder is no localizer, or a picture or label is wrong; see `train.pictures.read_pictures`.
+    """
+    localizer = open_localizer(request.localizer)
+    from twinloop.train.pictures import adapt_localizer, read_pictures
+
+    before = localizer.hash
+    pictures = read_pictures(
+        request.pictures, localizer, load_requested_twin(request.twin, request.output, str(request.localizer))
+    )
+    report = adapt_localizer(localizer, pictures)
+    claim_output(request.output)
+    card = _read_card(request.localizer)
+    origin = {**card.provenance, "adapted": f"from {before[:12]} with {len(pictures.files)} pictures"}
+    localizer.save(request.output, replace(card, provenance=origin))
+    for body, error in report["before"].items():
+        console.print(f"{body}: {1e3 * error:.1f} mm, corrected {1e3 * report['after'][body]:.1f} mm (left out)")
+    for note in pictures.notes:
+        console.print(note, soft_wrap=True)
+    console.print(f"Hash {localizer.hash[:16]}: {request.output}", soft_wrap=True)
+    return {**report, "hash": localizer.hash, "output": str(request.output)}
+
+
+def _read_card(folder: Path) -> PolicyCard:
+    """Return the card of a localizer with the files of its twin and task, to be kept by another folder."""
+    return replace(read_card(folder), sources=list_sources(folder))

@@ -1,0 +1,150 @@
+"""Localizers: the filter of the estimates, its memory in the policy loop, attached policies, saving and ONNX."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.support.policies import SMALL, contract, small, statistics
+from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
+from twinloop.core.errors import InputError
+from twinloop.policies import new_policy, open_policy
+from twinloop.policies.policy_loop import PolicyLoop
+from twinloop.policies.statistics import MEMORY
+
+torch = pytest.importorskip("torch")
+
+from twinloop.policies.localizer import attach_control  # noqa: E402
+
+TRACKED = ("thing.0", "thing.1", "thing.2")
+SEEING = dataclasses.replace(contract(cameras={"eye": (16, 20)}), environment=())
+IMAGES_OF = {"channels": (8, 8), "halvings": 1, "per_camera": True}
+
+
+def make_localizer(**changes):
+    settings = {"tracked": TRACKED, "images": IMAGES_OF, "width": 16, "depth": 1, "look_every": 1, **changes}
+    of = statistics(contract(environment=len(settings["tracked"])))
+    return new_policy("localizer", SEEING, settings, of, seed=3)
+
+
+def make_control(**changes):
+    settings = {**SMALL["mlp"], "chunk_size": 1, "n_action_steps": 1, "action_space": "delta_to_state"}
+    of = dataclasses.replace(contract(), environment=("thing.2", "thing.0"))
+    return new_policy("mlp", of, {**settings, **changes}, statistics(of), seed=1)
+
+
+def see(count=2, seed=0):
+    rng = np.random.default_rng(seed)
+    return {STATE: rng.normal(0, 20, (count, 2)), f"{IMAGES}eye": rng.integers(0, 256, (count, 16, 20, 3), np.uint8)}
+
+
+def remember(policy, memory, found, deviation, monkeypatch, *, looks=True):
+    """One update of the filter with given estimates of an image."""
+    values = [torch.tensor(np.array([row]), dtype=torch.float32) for row in (found, deviation)]
+    monkeypatch.setattr(policy, "locate", lambda observation: tuple(values))
+    row = torch.tensor([[float(looks), *memory]])
+    with torch.inference_mode():
+        return policy.update_estimates({MEMORY: row})[0].numpy()
+
+
+def test_estimates_of_a_resting_object_become_their_weighted_mean(monkeypatch):
+    policy, memory = make_localizer(), np.zeros(7)
+    seen = np.array([[0.1, 0.2, 0.3], [0.11, 0.19, 0.32], [0.105, 0.21, 0.3]])
+    spread = np.array([[0.01, 0.02, 0.03], [0.02, 0.02, 0.01], [0.01, 0.04, 0.02]])
+    for found, deviation in zip(seen, spread, strict=True):
+        memory = remember(policy, memory, found, deviation, monkeypatch)
+    weights = 1 / spread**2
+    np.testing.assert_allclose(memory[1:4], (seen * weights).sum(axis=0) / weights.sum(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(memory[4:], 1 / weights.sum(axis=0), rtol=1e-4)
+
+
+def test_between_images_estimates_are_held_and_their_variance_grows(monkeypatch):
+    policy = make_localizer()
+    policy.drift.copy_(torch.tensor([1e-4, 0.0, 1e-6]))
+    memory = remember(policy, np.zeros(7), (0.1, 0.2, 0.3), (0.01, 0.01, 0.01), monkeypatch)
+    held = remember(policy, memory, (9.0, 9.0, 9.0), (0.01, 0.01, 0.01), monkeypatch, looks=False)
+    np.testing.assert_array_equal(held[:4], memory[:4])
+    np.testing.assert_allclose(held[4:] - memory[4:], [1e-4, 0.0, 1e-6], atol=1e-9)
+
+
+def test_an_object_that_was_moved_is_followed_and_an_uncertain_image_is_not(monkeypatch):
+    policy = make_localizer()
+    start = np.array([1.0, 0.1, 0.1, 0.1, 1e-6, 1e-6, 1e-6])
+    moved = remember(policy, start, (0.2, 0.1, 0.2), (0.005, 0.005, 0.5), monkeypatch)
+    assert abs(moved[1] - 0.2) < 0.001
+    assert abs(moved[3] - 0.1) < 0.001
+
+
+def test_the_loop_shows_an_image_only_when_it_is_due_and_forgets_at_a_restart():
+    policy = attach_control(make_localizer(look_every=3), make_control())
+    loop, seeing, features = PolicyLoop(policy, 2), [], []
+    for step in range(7):
+        if step == 5:
+            loop.restart([1])
+        seeing.append(loop.find_seeing_worlds().tolist())
+        loop.act(see(seed=step))
+        features.append(loop.features.copy())
+    assert [row[0] for row in seeing] == [True, False, False, True, False, False, True]
+    assert [row[1] for row in seeing[5:]] == [True, False]
+    np.testing.assert_array_equal(features[1][:, 1:4], features[0][:, 1:4])
+    assert not np.array_equal(features[3][:, 1:4], features[2][:, 1:4])
+    alone = PolicyLoop(policy, 2)
+    alone.act(see(seed=5))
+    np.testing.assert_array_equal(features[5][1], alone.features[1])
+
+
+def test_the_control_policy_acts_on_the_estimates_in_its_own_order():
+    localizer, control = make_localizer(), make_control()
+    policy, seen = attach_control(localizer, control), see()
+    loop = PolicyLoop(policy, 2)
+    commands = loop.act(seen)
+    tracked = loop.features[:, 1:4]
+    found = localizer.estimate_tracked({key: values[:, None] for key, values in seen.items()})[0]
+    np.testing.assert_allclose(tracked, found, rtol=1e-6)
+    wanted = control.predict({STATE: seen[STATE][:, None], ENVIRONMENT: tracked[:, None, [2, 0]]})[:, 0]
+    np.testing.assert_allclose(commands, wanted, rtol=1e-5)
+    assert policy.contract.environment == ()
+    assert policy.settings.action_space == "delta_to_state"
+
+
+def test_saved_and_exported_it_gives_the_same_commands(tmp_path):
+    pytest.importorskip("onnxscript")
+    from twinloop.policies.onnx_export import export_onnx
+
+    policy = attach_control(make_localizer(look_every=2), make_control())
+    policy.save(tmp_path / "policy")
+    opened = open_policy(tmp_path / "policy")
+    assert opened.hash == policy.hash
+    exported, difference = export_onnx(opened, tmp_path / "policy.onnx")
+    assert difference < 1e-5
+    loops = [PolicyLoop(one, 2) for one in (policy, opened, exported)]
+    for step in range(4):
+        rows = [loop.act(see(seed=step)) for loop in loops]
+        np.testing.assert_array_equal(rows[0], rows[1])
+        np.testing.assert_allclose(rows[0], rows[2], rtol=1e-4, atol=1e-4)
+
+
+def test_the_loss_is_least_for_the_true_values_and_the_true_spread():
+    policy = make_localizer()
+    seen = {key: torch.as_tensor(values[:, None]) for key, values in see(64).items()}
+    with torch.inference_mode():
+        found, spread = policy.locate(seen)
+        near = policy.measure_loss(seen, found)
+        far = policy.measure_loss(seen, found + 3 * spread)
+    assert near < far
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_localizer().predict({**{k: v[:, None] for k, v in see().items()}, MEMORY: np.zeros((2, 8))}),
+         "no control policy.*localize attach"),
+        (lambda: attach_control(make_localizer(), make_control(n_obs_steps=2)), "2 steps of observations"),
+        (lambda: attach_control(make_localizer(), small("mlp", SEEING)), "has cameras"),
+        (lambda: attach_control(make_localizer(tracked=("thing.0",)), make_control()), "reads thing.2, which"),
+        (lambda: attach_control(make_localizer(), small("mlp", contract(joints=3))), "does not fit"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

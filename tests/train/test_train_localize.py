@@ -1,0 +1,165 @@
+"""Training of localizers: what is collected, resumption, held-out worlds and their uncertainty, and clear errors."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.randomize.section import section_plan
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+torch = pytest.importorskip("torch")
+
+from twinloop.policies import open_policy  # noqa: E402
+from twinloop.train import localize as module  # noqa: E402
+from twinloop.train.localize import (  # noqa: E402
+    ImageSamples,
+    LocalizeConfig,
+    augment_images,
+    fit_uncertainty,
+    held_out,
+    measure_errors,
+    train_localizer,
+    train_network,
+)
+
+SMALL = {"worlds": 12, "frames": 3, "height": 24, "width": 24, "steps": 8, "batch": 4, "holdout": 0.3}
+SMALL |= {"settings": {"images": {"channels": [8, 8], "halvings": 1, "per_camera": True}, "width": 16, "depth": 1}}
+
+
+def open_worlds(rooms=0):
+    twin = load_twin("so101_tabletop")
+    section = {"default": True, **({"visual": {"rooms": rooms}} if rooms else {})}
+    task = open_task("pick_and_place", twin)
+    task.nstep = 12
+    return section_plan(section, twin, run_seed=3, episodes=100, where="test"), task
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    """Samples of a run that stops before the training."""
+    run = module.LocalizeRun(
+        open_worlds=open_worlds, config=LocalizeConfig(**SMALL), folder=tmp_path_factory.mktemp("run")
+    )
+    return run, run.collect()
+
+
+def test_samples_are_of_the_wanted_worlds_and_their_truth_is_what_the_simulation_knows(samples):
+    run, found = samples
+    assert np.bincount(found.world).tolist() == [3] * 12
+    assert found.images["front"].shape == (36, 24, 24, 3)
+    assert run.device  # the example twin has models of its cameras
+    assert run.tracked[:3] == ("cube.x", "cube.y", "cube.z")
+    cube, target = found.truth[:, :3], found.truth[:, 3:6]
+    assert all(np.ptp(target[found.world == world], axis=0).max() < 1e-6 for world in range(12))  # a target rests
+    assert (np.abs(cube[:, 2]) < 0.1).all()
+    assert len({image.tobytes() for image in found.images["front"]}) > 12
+
+
+def test_samples_do_not_depend_on_the_number_of_processes_and_stored_ones_are_used(samples, tmp_path, monkeypatch):
+    run, found = samples
+    monkeypatch.setattr(module, "_PART", 6)
+    monkeypatch.setattr(module, "_BATCH", 6)
+    other = module.LocalizeRun(open_worlds=open_worlds, config=run.config, folder=tmp_path / "a")
+    first = other.collect()
+    assert sorted(first.world) == sorted(found.world)
+    monkeypatch.setattr(module, "take_images", lambda job: pytest.fail("the images exist"))
+    again = other.collect()
+    for name in ("state", "truth", "world"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+
+
+def test_an_interrupted_training_ends_with_the_same_localizer(samples, tmp_path, monkeypatch):
+    config = LocalizeConfig(**{**SMALL, "steps": 20})
+    whole = train_localizer(open_worlds, config, tmp_path / "whole")
+    loss = module.Localizer.measure_loss
+    calls = []
+
+    def killed(self, *given):
+        calls.append(1)
+        if len(calls) == 13:
+            raise KeyboardInterrupt
+        return loss(self, *given)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(module.Localizer, "measure_loss", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_localizer(open_worlds, config, tmp_path / "cut")
+    resumed = train_localizer(open_worlds, config, tmp_path / "cut", resume=True)
+    assert resumed["hash"] == whole["hash"] == open_policy(tmp_path / "cut").hash
+    assert not (tmp_path / "cut" / "rounds").exists()
+    with pytest.raises(InputError, match="another configuration"):
+        train_localizer(open_worlds, LocalizeConfig(**SMALL), tmp_path / "cut", resume=True)
+
+
+def test_training_lowers_the_loss_and_the_uncertainty_fits_held_out_worlds(samples):
+    run, found = samples
+    rng = np.random.default_rng(0)
+    bright = np.repeat(rng.uniform(0.0, 1.0, (1200, 1)), len(run.tracked), axis=1)
+    planted = ImageSamples(
+        images={name: np.broadcast_to((20 + 200 * bright[:, :1, None, None]), (1200, 24, 24, 3)).astype(np.uint8)
+                for name in found.images},
+        state=rng.normal(0, 1, (1200, found.state.shape[1])).astype(np.float32),
+        truth=bright.astype(np.float32),
+        world=np.repeat(np.arange(12), 100),
+        drift=np.full(len(run.tracked), 1e-6),
+    )  # fmt: skip
+    config = LocalizeConfig(**{**SMALL, "steps": 300, "batch": 32, "lr": 5e-3})
+    localizer = run.make_localizer(planted)
+    train_network(localizer, planted, config)
+    report = fit_uncertainty(localizer, planted, config)
+    rows = held_out(planted.world, config)
+    error = localizer.estimate_tracked(planted.observe(np.flatnonzero(rows)))[0] - planted.truth[rows]
+    assert np.sqrt(np.mean(error**2)) < 0.6 * bright[:, 0].std()  # a change of brightness is among the augmentations
+    assert all(0.85 < share <= 1.0 for share in report["inside_95"].values())
+    np.testing.assert_allclose(localizer.drift.numpy(), 1e-6)
+
+
+def test_errors_are_distances_and_angles_with_an_interval_over_worlds():
+    rng = np.random.default_rng(1)
+    truth = np.zeros((400, 5))
+    truth[:, 3:] = [math.cos(3.1), math.sin(3.1)]
+    found = truth.copy()
+    found[:, :3] = rng.normal(0, 1e-3, (400, 3))
+    found[:, 3:] = [math.cos(-3.1), math.sin(-3.1)]
+    names = ("a.x", "a.y", "a.z", "a.heading.cos", "a.heading.sin")
+    made = measure_errors(names, found, truth, np.repeat(np.arange(40), 10))
+    assert made["a, m"]["median"] == pytest.approx(1.538e-3, rel=0.1)  # median of a Maxwell distribution
+    assert made["a, m"]["low"] < made["a, m"]["median"] < made["a, m"]["high"] < made["a, m"]["q90"]
+    assert made["a heading, rad"]["median"] == pytest.approx(2 * math.pi - 6.2, abs=1e-9)
+
+
+def test_augmented_images_stay_images_and_differ_by_sample():
+    images = torch.full((64, 1, 20, 20, 3), 120, dtype=torch.uint8)
+    images[:, :, 10, 10] = 255
+    made = augment_images(images, torch.Generator().manual_seed(0))
+    assert made.shape == images.shape
+    assert made.min() >= 0
+    assert made.max() <= 255
+    bright = made[..., 1].flatten(1).argmax(dim=1)
+    assert len(set(bright.tolist())) > 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cameras": ("side",)}, "camera 'side'"),
+        ({"tracked": ("ball",)}, "tracked body 'ball'"),
+    ],
+)
+def test_unknown_cameras_and_bodies_are_named(change, message, tmp_path):
+    with pytest.raises(UnknownNameError, match=message):
+        train_localizer(open_worlds, LocalizeConfig(**{**SMALL, **change}), tmp_path / "x")
+
+
+def test_rooms_are_seen(tmp_path):
+    run = module.LocalizeRun(
+        open_worlds=functools.partial(open_worlds, 50),
+        config=LocalizeConfig(**{**SMALL, "worlds": 10, "frames": 1}),
+        folder=tmp_path,
+    )
+    corners = run.collect().images["front"][:, :6, :6].reshape(10, -1).mean(axis=1)
+    assert corners.std() > 10
