@@ -144,12 +144,79 @@ def test_labels_are_the_experts_commands_in_the_states_that_the_policy_visits(ta
     np.testing.assert_allclose(steps["label"][:, 0], label, atol=1e-4)
 
 
+EYES = {"images": {"channels": [8, 8], "halvings": 1, "per_camera": True}}
+SEEING = {**SMALL, "settings": {"width": 8, "depth": 1, **EYES}, "cameras": ("front",), "height": 20, "width": 24}
+
+
+def test_a_policy_from_images_sees_what_the_worlds_show_when_it_predicts(task, tmp_path):
+    run = module.DistillRun(plan=PLAN, task=task, config=DistillConfig(**SEEING), folder=tmp_path)
+    policy, rows = run.run()
+    assert [row["by_policy"] for row in rows] == [0, 4]
+    assert policy.contract.cameras == {"front": (20, 24)}
+    assert policy.contract.environment == ()
+    images = run.data[0]["observation.images.front"]
+    assert images.shape == (4, 4, 20, 24, 3)  # 12 steps, one image for three
+    columns, random = run._columns(), np.random.default_rng(0)
+    batch = run._batch(columns, random)
+    label = columns["action"].numpy()
+    for sample in range(8):
+        found = np.argwhere((label[:, ::3] == batch["action"][sample, 0].numpy()).all(axis=-1))
+        assert len(found)
+        world, look = found[0]
+        np.testing.assert_array_equal(batch["action"][sample].numpy(), label[world, 3 * look : 3 * look + 3])
+    assert not batch["action_is_pad"].any()
+    shown = run._show(np.array([5, 2]), np.array([1, 3]), np.random.default_rng(0))["observation.images.front"]
+    stored = [run.data[1]["observation.images.front"][1, 1], run.data[0]["observation.images.front"][2, 3]]
+    for varied, image in zip(shown[:, 0].numpy(), stored, strict=True):
+        share = [np.corrcoef(varied.ravel(), other.ravel())[0, 1] for other in (image, 255 - image)]
+        assert share[0] > share[1]
+
+
+def test_an_interrupted_teaching_from_images_ends_with_the_same_weights(task, tmp_path, monkeypatch):
+    config = DistillConfig(**SEEING)
+    whole = distill(PLAN, task, config, tmp_path / "whole")
+    train = module.DistillRun._train
+
+    def killed(self, learner, number):
+        if number == 1:
+            raise KeyboardInterrupt
+        return train(self, learner, number)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(module.DistillRun, "_train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            distill(PLAN, task, config, tmp_path / "cut")
+    assert distill(PLAN, task, config, tmp_path / "cut", resume=True)["hash"] == whole["hash"]
+
+
+def test_a_new_policy_begins_with_the_eyes_of_a_localizer(task, tmp_path):
+    run = module.DistillRun(plan=PLAN, task=task, config=DistillConfig(**SEEING), folder=tmp_path)
+    run._collect(0, None)
+    settings = {"tracked": ("cube.x",), "width": 8, "depth": 1, **EYES}
+    measured = run._measure()
+    columns = {**measured.columns, "observation.environment_state": measured.columns["action"]}
+    one = {name: dataclasses.replace(rows, **{key: value[:1] for key, value in vars(rows).items()})
+           if name == "observation.environment_state" else rows for name, rows in columns.items()}  # fmt: skip
+    localizer = module.new_policy(
+        "localizer", run.contract, settings, dataclasses.replace(measured, columns=one), seed=9
+    )
+    policy = module.copy_eyes(localizer, run._make_policy())
+    for name, values in policy.network.encoder.by_camera.state_dict().items():
+        assert torch.equal(values, localizer.network.encoder.by_camera.state_dict()[name])
+    other = module.new_policy(
+        "localizer", run.contract, {**settings, "images": {"channels": [8], "per_camera": True}},
+        dataclasses.replace(measured, columns=one),
+    )  # fmt: skip
+    with pytest.raises(InputError, match="the same cameras and settings"):
+        module.copy_eyes(other, policy)
+
+
 def test_what_cannot_be_taught_is_said(task, tmp_path):
     with pytest.raises(InputError, match="no expert that can label"):
         distill(PLAN, open_task("reach_moving", TWIN), DistillConfig(), tmp_path / "policy")
     with pytest.raises(UnknownNameError, match="bowl"):
         distill(PLAN, task, DistillConfig(inputs=("bowl",)), tmp_path / "policy")
-    with pytest.raises(InputError, match="chunk_size 1"):
+    with pytest.raises(InputError, match="n_action_steps equal to chunk_size"):
         distill(PLAN, task, DistillConfig(settings={"chunk_size": 4}), tmp_path / "policy")
 
 

@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch")
 
 from twinloop.policies import open_policy  # noqa: E402
 from twinloop.train import localize as module  # noqa: E402
+from twinloop.train.images import augment_images, uses_devices  # noqa: E402
 from twinloop.train.localize import (  # noqa: E402
     ImageSamples,
     LocalizeConfig,
-    augment_images,
     fit_uncertainty,
     held_out,
     measure_errors,
@@ -51,7 +51,7 @@ def test_samples_are_of_the_wanted_worlds_and_their_truth_is_what_the_simulation
     run, found = samples
     assert np.bincount(found.world).tolist() == [3] * 12
     assert found.images["front"].shape == (36, 24, 24, 3)
-    assert run.device  # the example twin has models of its cameras
+    assert uses_devices(run.plan.twin, run.config)  # the example twin has models of its cameras
     assert run.tracked[:3] == ("cube.x", "cube.y", "cube.z")
     cube, target = found.truth[:, :3], found.truth[:, 3:6]
     assert all(np.ptp(target[found.world == world], axis=0).max() < 1e-6 for world in range(12))  # a target rests

@@ -153,7 +153,7 @@ def test_right_estimates_are_left_alone(localizer, monkeypatch):
     see_with(localizer, pictures.truth + np.random.default_rng(7).normal(0, 3e-3, (20, 6)), monkeypatch)
     median = score_pictures(localizer, pictures)["bodies"]["cube, m"]["median"]
     assert median == pytest.approx(1.538 * 3e-3, rel=0.25)  # median of a Maxwell distribution
-    lifted = pictures.truth + [0, 0, 0.1, 0, 0, 0]
+    lifted = pictures.truth + np.array([0, 0, 0.1, 0, 0, 0])
     see_with(localizer, lifted, monkeypatch)
     found = localizer.estimate_tracked(pictures.observation)[0]
     np.testing.assert_allclose(found[:, 2], 0.115, atol=0.003)  # a height that no picture showed

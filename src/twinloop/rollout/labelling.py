@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.contract import ENVIRONMENT, STATE, Contract
+from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.policies import Predictor
 from twinloop.policies.policy_loop import CommandLimiter
 from twinloop.policies.settings import CommonSettings
 from twinloop.rollout.actor import EpisodeStart
-from twinloop.rollout.observing import PERFECT, TrackerNoise, WorldObserver, offered_contract
+from twinloop.rollout.observing import PERFECT, TrackerNoise, WorldImages, WorldObserver, offered_contract
 from twinloop.rollout.policy_actor import HashedPolicy, open_policy_loop, require_matching_contract
 from twinloop.simulate import Controller, Simulation
 from twinloop.tasks.protocol import StateExpert, Task, has_labels
@@ -32,16 +33,20 @@ class LabelledSteps:
         environment: tracked values that the policy reads.
         held: command of the step before.
         label: command of the expert.
+        images: images by camera at each step at which they are taken, ``(nworld, height, width, 3)``.
     """
 
     state: list[Array] = field(default_factory=list[Array])
     environment: list[Array] = field(default_factory=list[Array])
     held: list[Array] = field(default_factory=list[Array])
     label: list[Array] = field(default_factory=list[Array])
+    images: dict[str, list[NDArray[np.uint8]]] = field(default_factory=dict[str, list[NDArray[np.uint8]]])
 
-    def stack(self) -> dict[str, NDArray[np.float32]]:
-        """Return each array by its name, ``(nworld, nstep, k)``."""
-        return {name: np.stack(rows, axis=1).astype(np.float32) for name, rows in vars(self).items() if rows}
+    def stack(self) -> dict[str, NDArray[Any]]:
+        """Return each array by its name, ``(nworld, nstep, k)``, and images by ``observation.images.NAME``."""
+        rows = {name: values for name, values in vars(self).items() if values and name != "images"}
+        vectors = {name: np.stack(values, axis=1).astype(np.float32) for name, values in rows.items()}
+        return vectors | {name: np.stack(values, axis=1) for name, values in self.images.items()}
 
 
 class TeacherExpert:
@@ -96,7 +101,7 @@ class LabellingActor:
     Args:
         task: the task, with an expert that labels states unless there is a teacher.
         twin: twin of the worlds.
-        contract: contract of the policy, without cameras.
+        contract: contract of the policy.
         settings: settings of the policy, whose command limits also hold for the expert.
         believed: values of parameters that the expert takes for true, by name: one number, or one per world
             ``(nworld,)``; the others are nominal.
@@ -104,6 +109,7 @@ class LabellingActor:
         policy: the policy; None if the expert acts in all worlds.
         teacher: policy that is the expert; None for the task's own.
         by_expert: worlds in which the expert acts, ``(nworld,)``; by default none, if there is a policy.
+        images: source of images, needed if the policy has cameras. They are taken whenever the policy predicts.
         steps: the labelled steps of the last worlds.
     """
 
@@ -116,6 +122,7 @@ class LabellingActor:
     policy: Predictor | None = None
     teacher: HashedPolicy | None = None
     by_expert: Sequence[bool] | NDArray[np.bool_] | None = None
+    images: WorldImages | None = None
     steps: LabelledSteps = field(default_factory=LabelledSteps)
 
     @property
@@ -126,7 +133,7 @@ class LabellingActor:
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return a controller that acts in these worlds and adds to ``steps``."""
         expert = self._open_expert(worlds)
-        observer = WorldObserver(self.twin, self.task, worlds, tracker=self.tracker)
+        observer = WorldObserver(self.twin, self.task, worlds, tracker=self.tracker, images=self.images)
         units, number = self.contract.action, len(worlds.numbers)
         names = offered_contract(self.twin, self.task).environment
         columns = [names.index(name) for name in self.contract.environment]
@@ -138,7 +145,11 @@ class LabellingActor:
 
         def command(simulation: Simulation) -> Array:
             nonlocal held, earlier
-            seen = observer.observe_worlds(simulation.state, simulation.step_index)
+            looks = simulation.step_index % self.settings.n_action_steps == 0
+            seen = observer.observe_worlds(simulation.state, simulation.step_index, seeing=np.full(number, looks))
+            for name, frames in seen.items():
+                if name.startswith(IMAGES) and looks:
+                    steps.images.setdefault(name, []).append(frames)
             label = wanted = expert.label(simulation, held, earlier)
             if columns:
                 seen[ENVIRONMENT] = seen[ENVIRONMENT][:, columns]

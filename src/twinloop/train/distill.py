@@ -25,7 +25,7 @@ from torch import Tensor  # pyright: ignore[reportMissingImports]
 
 from twinloop import __version__
 from twinloop.core.assignment import Assignment
-from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
+from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
 from twinloop.core.files import sha256_json, write_bytes, write_json
@@ -36,7 +36,7 @@ from twinloop.dataset.storage.snapshot import hold_folder_lock
 from twinloop.hardware.limits import command_limits
 from twinloop.policies.factory import new_policy
 from twinloop.policies.folder import PolicyCard
-from twinloop.policies.policy import Policy
+from twinloop.policies.policy import IS_PAD, Policy
 from twinloop.policies.settings import AdaptiveSettings, CommandLimits, MlpSettings, read_settings
 from twinloop.policies.statistics import LAST_COMMAND, PARAMETERS, Statistics, relative_actions
 from twinloop.randomize import Plan
@@ -46,7 +46,8 @@ from twinloop.rollout.observing import TrackerNoise, offered_contract
 from twinloop.rollout.policy_actor import HashedPolicy
 from twinloop.simulate import open_backend
 from twinloop.tasks.protocol import Task
-from twinloop.train.config import CHECKPOINT, RESULT, StrictConfig
+from twinloop.train.config import CHECKPOINT, RESULT
+from twinloop.train.images import ImageConfig, augment_images, choose_cameras, open_cameras
 from twinloop.train.loop import (
     TrainingCheckpoint,
     WeightAverage,
@@ -61,7 +62,7 @@ from twinloop.train.worlds import describe_worlds
 from twinloop.twin import Twin
 
 TaughtKind = Literal["mlp", "adaptive"]
-Arrays = Mapping[str, NDArray[np.float32]]
+Arrays = Mapping[str, NDArray[Any]]
 _ROUNDS = "rounds"
 _MEDIAN_OF = 1001  # worlds; the standard error of a median is then 4 % of the standard deviation of a normal parameter
 _KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "label": ACTION, PARAMETERS: PARAMETERS}
@@ -71,16 +72,23 @@ _ESTIMATES = ("joint/*", "actuator/*")
 _ESTIMATED_AT = 16  # steps of each episode at which the error of the estimates is measured
 _WEAK = 0.8  # success rate of the expert below which people are told: our choice
 _SETTINGS = {"chunk_size": 1, "n_action_steps": 1, "last_command": True, "action_space": "delta_to_command"}
+# A policy from images looks ten times per second at 30 Hz.
+_IMAGE_SETTINGS = {
+    "chunk_size": 3,
+    "n_action_steps": 3,
+    "images": {"channels": [16, 32, 32, 32], "halvings": 2, "per_camera": True},
+}
 
 
-class DistillConfig(StrictConfig):
-    """Configuration of on-policy teaching.
+class DistillConfig(ImageConfig):
+    """Configuration of on-policy teaching; `images.ImageConfig` describes the images of a policy with ``cameras``.
 
     Attributes:
         inputs: names of the bodies whose tracked values the policy reads, or patterns of names; by default all but the
-            tool, which few robots have a tracker for.
+            tool, which few robots have a tracker for, and none if the policy has cameras.
         policy: ``mlp``; or ``adaptive`` for a policy with a memory, which estimates parameters of the robot.
-        settings: settings of the policy. ``estimates`` of an ``adaptive`` policy may have patterns, such as
+        settings: settings of the policy. The commands of a chunk are all executed; their labels are those of the states
+            to which they lead. ``estimates`` of an ``adaptive`` policy may have patterns, such as
             ``actuator/*/kp``, of names of drawn parameters, whose true values the expert knows; by default all
             of joints and actuators.
         worlds: worlds of each round.
@@ -177,6 +185,7 @@ class DistillRun:
         other: distribution of the share ``other_share`` of the worlds; None if all come from ``plan``.
         teacher: trained policy that labels and acts as the expert; None for the task's expert.
         base: policy from whose weights the teaching continues, which acts from the first round on; None for new ones.
+        eyes: localizer whose image encoders are the first ones of a new policy from images; None for random ones.
         rows: facts about each finished round.
     """
 
@@ -187,28 +196,41 @@ class DistillRun:
     other: Plan | None = None
     teacher: HashedPolicy | None = None
     base: Policy | None = None
+    eyes: Policy | None = None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def __post_init__(self) -> None:
         self.labelled_by = require_labels(self.task, self.plan.twin, self.teacher)
-        self.contract = choose_inputs(offered_contract(self.plan.twin, self.task), self.config.inputs)
+        self.contract = self._choose_contract()
         drawn = self.plan.draw(range(_MEDIAN_OF))
         settings = self._choose_settings(drawn) if self.base is None else self._settings_of(self.base)
         assert isinstance(settings, MlpSettings | AdaptiveSettings)  # noqa: S101 - of these kinds
-        if settings.chunk_size != 1 or not settings.last_command:
-            raise InputError("On-policy teaching needs chunk_size 1 and last_command: true. Leave these settings out.")
+        if settings.chunk_size != settings.n_action_steps or not settings.last_command:
+            raise InputError(
+                "On-policy teaching needs last_command: true, and n_action_steps equal to chunk_size, so that all "
+                "commands of a chunk are executed."
+            )
+        self._cameras = open_cameras(self.plan, self.config, self.config.seed) if self.contract.cameras else None
         self.settings, self.data = settings, list[Arrays]()
         plans = [self.plan.hash, self.plan.twin.hash, None if self.other is None else self.other.hash]
         task = [self.task.name, self.task.version, self.labelled_by]
         parts = [self.config.model_dump(mode="json"), task, plans]
         parts += [] if self.base is None else [self.base.hash]
+        parts += [] if self.eyes is None else [self.eyes.hash]
         self.estimates = settings.estimates if isinstance(settings, AdaptiveSettings) else ()
         self.believed = dict(zip(drawn.names, np.median(drawn.values, axis=0).tolist(), strict=True))
         self.facts = {"configuration": sha256_json(parts)}
 
+    def _choose_contract(self) -> Contract:
+        twin, config = self.plan.twin, self.config
+        cameras = choose_cameras(twin, config) if config.cameras else {}
+        offered = choose_inputs(offered_contract(twin, self.task, cameras=cameras), config.inputs)
+        return replace(offered, environment=()) if cameras and not config.inputs else offered
+
     def _choose_settings(self, drawn: ParamTable) -> Any:
         """Return the settings of a new policy, from the configuration and worlds of the plan."""
-        given = {**_SETTINGS, **_limit_commands(self.plan.twin), **self.config.settings}
+        more = _IMAGE_SETTINGS if self.config.cameras else {}
+        given = {**_SETTINGS, **more, **_limit_commands(self.plan.twin), **self.config.settings}
         if self.config.policy == "adaptive":
             given["estimates"] = choose_estimates(drawn, given.get("estimates", _ESTIMATES))
         return read_settings(self.config.policy, given)
@@ -256,7 +278,8 @@ class DistillRun:
     def _make_policy(self) -> Policy:
         if self.base is not None:
             return copy.deepcopy(self.base)
-        return new_policy(self.settings.kind, self.contract, self.settings, self._measure(), seed=self.config.seed)
+        made = new_policy(self.settings.kind, self.contract, self.settings, self._measure(), seed=self.config.seed)
+        return made if self.eyes is None else copy_eyes(self.eyes, made)
 
     def _collect(self, number: int, policy: Policy | None) -> dict[str, Any]:
         """Simulate a round, add its labelled steps to the data, and return facts about it."""
@@ -276,6 +299,7 @@ class DistillRun:
             teacher=self.teacher,
             believed={**self.believed, **known},
             tracker=TrackerNoise(noise=config.tracker_noise, spread=config.tracker_offset),
+            images=self._cameras,
         )
         batch = run_batch(
             self.plan.twin, self.task, params, run_seed=config.seed, episodes=episodes, actor=actor,
@@ -343,15 +367,33 @@ class DistillRun:
         return mean
 
     def _columns(self) -> dict[str, Tensor]:
-        names = self.data[0]
+        names = [name for name in self.data[0] if name in _KEYS]
         return {_KEYS[name]: torch.from_numpy(np.concatenate([part[name] for part in self.data])) for name in names}
 
     def _batch(self, columns: Mapping[str, Tensor], random: np.random.Generator) -> dict[str, Tensor]:
-        worlds, length = columns[ACTION].shape[:2]
+        (worlds, length), chunk = columns[ACTION].shape[:2], self.settings.chunk_size
         world = torch.from_numpy(random.integers(0, worlds, self.config.batch))
-        step = torch.from_numpy(random.integers(0, length, self.config.batch))
-        made = {**self._observe(columns, world, step), ACTION: columns[ACTION][world, step][:, None]}
+        step = chunk * torch.from_numpy(random.integers(0, -(-length // chunk), self.config.batch))
+        ahead = step[:, None] + torch.arange(chunk)
+        label = columns[ACTION][world[:, None], ahead.clamp(max=length - 1)]
+        made = {**self._observe(columns, world, step), ACTION: label, IS_PAD: ahead >= length}
+        if self._cameras is not None:
+            made |= self._show(world.numpy(), (step // chunk).numpy(), random)
         return {**made, PARAMETERS: columns[PARAMETERS][world]} if self.estimates else made
+
+    def _show(
+        self, world: NDArray[np.int64], look: NDArray[np.int64], random: np.random.Generator
+    ) -> dict[str, Tensor]:
+        """Return varied images of some worlds ``(n,)`` at the given images of each, ``(n,)``; rounds are not joined."""
+        first = np.cumsum([0, *(len(part["label"]) for part in self.data)])
+        part = np.searchsorted(first, world, side="right") - 1
+        chance = torch.Generator().manual_seed(int(random.integers(2**63)))
+        made = dict[str, Tensor]()
+        for name in self.contract.cameras:
+            key = f"{IMAGES}{name}"
+            rows = [self.data[p][key][w - first[p], k] for p, w, k in zip(part, world, look, strict=True)]
+            made[key] = augment_images(torch.from_numpy(np.stack(rows))[:, None], chance)
+        return made
 
     def _observe(self, columns: Mapping[str, Tensor], world: Tensor, step: Tensor) -> dict[str, Tensor]:
         """Return what the policy remembers in some worlds ``(n,)`` at some steps ``(n,)``."""
@@ -359,7 +401,7 @@ class DistillRun:
         made = {
             key: values[world[:, None], past[:, -self.settings.count_steps(key) :]]
             for key, values in columns.items()
-            if key not in (ACTION, PARAMETERS)
+            if key not in (ACTION, PARAMETERS) and not key.startswith(IMAGES)
         }
         return made if self.settings.command_history else {**made, LAST_COMMAND: columns[LAST_COMMAND][world, step]}
 
@@ -369,7 +411,7 @@ class DistillRun:
         The worlds are those of the last round, on which the policy was not trained yet. A memory that holds less than a
         whole episode explains less at some steps than at others; the mean is over steps that divide the episode evenly.
         """
-        columns = {_KEYS[name]: torch.from_numpy(values) for name, values in self.data[-1].items()}
+        columns = {_KEYS[name]: torch.from_numpy(rows) for name, rows in self.data[-1].items() if name in _KEYS}
         true, (worlds, length) = columns[PARAMETERS].numpy(), columns[ACTION].shape[:2]
         steps = np.linspace(length / _ESTIMATED_AT, length, _ESTIMATED_AT).astype(int) - 1
         rows = [self._observe(columns, torch.arange(worlds), torch.full((worlds,), step)) for step in steps]
@@ -378,7 +420,7 @@ class DistillRun:
         return dict(zip(self.estimates, share.tolist(), strict=True))
 
     def _measure(self) -> Statistics:
-        samples: dict[str, NDArray[Any]] = {_KEYS[name]: values for name, values in self.data[0].items()}
+        samples: dict[str, NDArray[Any]] = {_KEYS[name]: rows for name, rows in self.data[0].items() if name in _KEYS}
         base = {"delta_to_command": LAST_COMMAND, "delta_to_state": STATE}.get(self.settings.action_space)
         if base is not None:
             samples[ACTION] = relative_actions(samples[ACTION][..., None, :], samples[base])[..., 0, :]
@@ -416,6 +458,7 @@ def distill(
     resume: bool = False,
     teacher: HashedPolicy | None = None,
     base: Policy | None = None,
+    eyes: Policy | None = None,
 ) -> dict[str, Any]:
     """Teach a policy on-policy, and write it with ``result.json`` into a folder; return the content of this file.
 
@@ -432,6 +475,7 @@ def distill(
         teacher: trained policy that labels and acts as the expert; None for the task's expert.
         base: policy from which the teaching continues with its settings and normalization; it is not changed, and acts
             from the first round on. None to teach a new policy.
+        eyes: localizer with the same cameras, whose image encoders a new policy from images begins with.
 
     Raises:
         InputError: If the task has no expert that labels states, teacher or base have another contract, or the folder
@@ -440,7 +484,9 @@ def distill(
     """
     require_labels(task, plan.twin, teacher)
     output = Path(output)
-    run = DistillRun(plan=plan, task=task, config=config, folder=output, other=other, teacher=teacher, base=base)
+    run = DistillRun(
+        plan=plan, task=task, config=config, folder=output, other=other, teacher=teacher, base=base, eyes=eyes
+    )
     if is_finished(output, resume=resume):
         return finish(output, run.facts)
     with hold_folder_lock(output, "training"):
@@ -500,6 +546,25 @@ def finish(output: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
             file.unlink()
         (output / _ROUNDS).rmdir()
     return metrics
+
+
+def copy_eyes(localizer: Policy, policy: Policy) -> Policy:
+    """Copy the image encoders of a localizer to a policy in place, and return the policy.
+
+    Raises:
+        InputError: If cameras, sizes of images or settings of the encoders differ.
+    """
+    if localizer.settings.images != policy.settings.images or localizer.contract.cameras != policy.contract.cameras:
+        raise InputError(
+            f"The localizer sees {dict(localizer.contract.cameras)} with {localizer.settings.images}, the policy "
+            f"{dict(policy.contract.cameras)} with {policy.settings.images}. Give both the same cameras and settings."
+        )
+    found = {name: values for name, values in localizer.state_dict().items() if name.startswith(_EYES)}
+    policy.load_state_dict({**policy.state_dict(), **found})
+    return policy
+
+
+_EYES = "network.encoder.by_camera."
 
 
 def choose_inputs(offered: Contract, patterns: tuple[str, ...]) -> Contract:

@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -22,7 +22,7 @@ from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 from twinloop import __version__
 from twinloop.core.assignment import Assignment
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
-from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
+from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_bytes, write_json
 from twinloop.core.pool import LocalProcesses
 from twinloop.core.progress import show_progress
@@ -36,15 +36,15 @@ from twinloop.policies.statistics import Statistics
 from twinloop.randomize import Plan
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.actor import Actor, EpisodeStart
-from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.observing import TrackerNoise, offered_contract
 from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import open_backend
 from twinloop.stats import bootstrap
 from twinloop.tasks.protocol import Task, has_tracked_values
-from twinloop.train.config import RESULT, StrictConfig
+from twinloop.train.config import RESULT
 from twinloop.train.distill import choose_inputs, finish, is_finished
+from twinloop.train.images import ImageConfig, augment_images, choose_cameras, open_cameras, uses_devices
 from twinloop.train.loop import (
     collect_optimizer_tensors,
     learning_rate,
@@ -65,17 +65,12 @@ _CHECKPOINTS = 20
 _WARMUP = 0.02  # share of the steps
 
 
-class LocalizeConfig(StrictConfig):
-    """Configuration of the training of a localizer.
+class LocalizeConfig(ImageConfig):
+    """Configuration of the training of a localizer, with that of its images (`images.ImageConfig`).
 
     Attributes:
         tracked: names of the bodies whose tracked values are estimated, or patterns of names; by default all but the
             tool.
-        cameras: names of the cameras; by default all that the twin declares.
-        height, width: size of the images in pixels.
-        images: ``device`` for images of the twin's camera models (exposure, lens, noise, latency), ``clean`` without;
-            by default ``device`` if all cameras have one.
-        renderer: name of the renderer.
         worlds: number of worlds.
         frames: images of each camera per world, at random control steps.
         tracker_offset: largest constant error, in m, of the tracker that the policy reads that acts in two thirds of
@@ -92,11 +87,6 @@ class LocalizeConfig(StrictConfig):
     """
 
     tracked: tuple[str, ...] = ()
-    cameras: tuple[str, ...] = ()
-    height: int = Field(default=96, ge=16, le=1024)
-    width: int = Field(default=96, ge=16, le=1024)
-    images: Literal["device", "clean"] | None = None
-    renderer: str = "auto"
     worlds: int = Field(default=3000, ge=10)
     frames: int = Field(default=16, ge=1)
     tracker_offset: float = Field(default=0.02, ge=0, le=0.2)
@@ -171,45 +161,26 @@ class _ImageJob:
     control: Policy | None
 
 
-def localizer_contract(plan: Plan, task: Task, config: LocalizeConfig) -> tuple[Contract, tuple[str, ...], bool]:
-    """Return the contract of a localizer, the names of the values it estimates, and whether cameras are devices.
+def localizer_contract(plan: Plan, task: Task, config: LocalizeConfig) -> tuple[Contract, tuple[str, ...]]:
+    """Return the contract of a localizer, and the names of the values it estimates.
 
     Raises:
         UnknownNameError: If a camera or a tracked body does not exist.
-        InputError: If the task has no tracked values, or device images are wanted of a camera without a model.
+        InputError: If the task has no tracked values, or the twin no camera.
     """
-    twin, known = plan.twin, plan.twin.spec.cameras
     if not has_tracked_values(task):
         raise InputError(f"The task {task.name} has no tracked values, so there is nothing to localize.")
-    for name in config.cameras:
-        if name not in known:
-            raise UnknownNameError("camera", name, known, where=f"twin {twin.name}")
-    names = tuple(dict.fromkeys(config.cameras or known))
-    if not names:
-        raise InputError(f"The twin {twin.name} has no camera. Add `cameras:` to its YAML.")
-    tracked = choose_inputs(offered_contract(twin, task), config.tracked).environment
-    cameras = dict.fromkeys(names, (config.height, config.width))
-    contract = replace(offered_contract(twin, task, cameras=cameras), environment=())
-    modelled = all(name in camera_sensors(twin) for name in names)
-    return contract, tracked, modelled if config.images is None else config.images == "device"
+    tracked = choose_inputs(offered_contract(plan.twin, task), config.tracked).environment
+    offered = offered_contract(plan.twin, task, cameras=choose_cameras(plan.twin, config))
+    return replace(offered, environment=()), tracked
 
 
 def take_images(job: _ImageJob) -> None:
     """Simulate worlds, and write a file with images of them at random control steps, `ImageSamples`."""
     plan, task = job.open_worlds()
-    config, twin = job.config, plan.twin
-    contract, tracked, device = localizer_contract(plan, task, config)
-    cameras = WorldCamera(
-        twin,
-        tuple(contract.cameras),
-        height=config.height,
-        width=config.width,
-        renderer=config.renderer,
-        texture_pool=plan.texture_pool,
-        rooms=plan.rooms,
-        run_seed=config.seed,
-        sensors=device,
-    )
+    config = job.config
+    _, tracked = localizer_contract(plan, task, config)
+    cameras = open_cameras(plan, config, config.seed)
     parts = list[ImageSamples]()
     for first in range(job.worlds.start, job.worlds.stop, _BATCH):
         numbers = range(first, min(first + _BATCH, job.worlds.stop))
@@ -264,36 +235,6 @@ def _choose_actor(job: _ImageJob, plan: Plan, task: Task, batch: int) -> Actor:
     noise = job.config.tracker_noise if batch % 3 == 2 else 0.0
     tracker = TrackerNoise(noise=noise, spread=job.config.tracker_offset)
     return PolicyActor(policy=job.control, task=task, twin=plan.twin, tracker=tracker)
-
-
-def augment_images(images: Tensor, chance: torch.Generator) -> Tensor:
-    """Return images ``(n, steps, h, w, 3)`` uint8 that are shifted, recoloured, darkened, and partly covered at random.
-
-    Each sample is shifted by up to 4 % of its size. Channels are multiplied by 0.85 to 1.15 and all by 0.8 to 1.2, and
-    a constant with a standard deviation of 8 is added. In a quarter of the samples a rectangle of up to a third of each
-    side has a random colour.
-    """
-    n, _, height, width, _ = images.shape
-    rows, columns = (_shift_axis(side, n, chance) for side in (height, width))
-    moved = images[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(3, 1)
-    gain = (0.85 + 0.3 * torch.rand((n, 1, 1, 1, 3), generator=chance)) * (
-        0.8 + 0.4 * torch.rand((n, 1, 1, 1, 1), generator=chance)
-    )
-    changed = moved * gain + 8.0 * torch.randn((n, 1, 1, 1, 1), generator=chance)
-    for sample in torch.nonzero(torch.rand(n, generator=chance) < 0.25).flatten().tolist():
-        low = torch.rand(2, generator=chance)
-        size = torch.rand(2, generator=chance) / 3.0
-        top, left = int(low[0] * height), int(low[1] * width)
-        bottom, right = top + 1 + int(size[0] * height), left + 1 + int(size[1] * width)
-        changed[sample, :, top:bottom, left:right] = 255.0 * torch.rand(3, generator=chance)
-    return changed.clamp(0.0, 255.0)
-
-
-def _shift_axis(side: int, count: int, chance: torch.Generator) -> Tensor:
-    """Return shifted indices of an axis for each sample, ``(count, side)``; the border is repeated."""
-    most = round(0.04 * side)
-    shift = torch.randint(-most, most + 1, (count, 1), generator=chance)
-    return (torch.arange(side) + shift).clamp(0, side - 1)
 
 
 def train_network(
@@ -448,7 +389,7 @@ class LocalizeRun:
 
     def __post_init__(self) -> None:
         self.plan, self.task = self.open_worlds()
-        self.contract, self.tracked, self.device = localizer_contract(self.plan, self.task, self.config)
+        self.contract, self.tracked = localizer_contract(self.plan, self.task, self.config)
         if self.control is None and not self.task.expert_version:
             raise InputError(f"The task {self.task.name} has no expert. Give a policy that acts with --control.")
         parts = [self.config.model_dump(mode="json"), self.task.name, self.task.version, self.plan.hash,
@@ -539,7 +480,7 @@ def train_localizer(
             "twin_hash": run.plan.twin.hash,
             "task": run.task.name,
             "seed": config.seed,
-            "images": "device" if run.device else "clean",
+            "images": "device" if uses_devices(run.plan.twin, config) else "clean",
             "control": None if control is None else control.hash,
             "samples": len(samples.world),
             "loss": loss,

@@ -200,8 +200,9 @@ def adapt_localizer(localizer: Localizer, pictures: LabelledPictures) -> dict[st
     """Correct a localizer for the robot of labelled pictures, in place, and return what was found.
 
     The correction of a body is an affine function of its estimated horizontal position (`Localizer.correction`), not of
-    its height, which is the same in most pictures. It is shrunk towards no correction (ridge regression); its strength, and whether there is one at all, is the one with the smallest
-    leave-one-out error on the pictures. Standard deviations are then scaled to these errors.
+    its height, which is the same in most pictures. It is shrunk towards no correction (ridge regression); its strength,
+    and whether there is one at all, is the one with the smallest leave-one-out error on the pictures. Standard
+    deviations are then scaled to these errors.
 
     Returns:
         ``before`` and ``after``: the root mean square error by body in m, ``after`` left out; ``strength`` by body.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -32,7 +32,7 @@ class LocalizeTrainRequest(Request):
     """Rows of an image in pixels; by default 96."""
     width: int | None = None
     """Columns of an image in pixels; by default 96."""
-    images: str | None = None
+    images: Literal["device", "clean"] | None = None
     """device for images of the twin's camera models (the default if there are models), clean for images without."""
     renderer: str | None = None
     """Name of the renderer; by default the fastest one that is installed."""

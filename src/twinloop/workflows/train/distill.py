@@ -23,7 +23,8 @@ from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.requests import DistillRequest
 from twinloop.workflows.train.train import parse_policy_settings
 
-_FIELDS = ("worlds", "rounds", "steps", "final_steps", "tracker_noise", "tracker_offset", "expert_share", "batch", "lr")
+_FIELDS = ("worlds", "rounds", "steps", "final_steps", "tracker_noise", "tracker_offset", "expert_share", "batch", "lr",
+           "height", "width", "images", "renderer")  # fmt: skip
 
 
 def has_checkpoint(request: DistillRequest) -> bool:
@@ -55,6 +56,7 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
             "policy": request.policy,
             "other_share": 1.0 - share,
             "inputs": request.inputs,
+            "cameras": request.cameras,
             "settings": parse_policy_settings(request.set),
             "seed": request.seed or 0,
         },
@@ -67,14 +69,14 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
     task = open_task(made.task, plan.twin)
     teacher = None if request.teacher is None else open_policy(request.teacher)
     require_labels(task, plan.twin, teacher)
-    base = None if request.base is None else open_policy(request.base)
+    base, eyes = (None if folder is None else open_policy(folder) for folder in (request.base, request.eyes))
     started = datetime.now(UTC)
     if not (request.resume and (request.output / RESULT).is_file()):
         claim_output(request.output)
     kept = assign(made.twin, made.task, plan.twin, task)
     metrics = distill(
         plan, task, config, request.output, other=other, assignment=kept, resume=request.resume, teacher=teacher,
-        base=base,
+        base=base, eyes=eyes,
     )  # fmt: skip
     write_worlds(request.output, made)
     write_request(request.output)

@@ -105,7 +105,20 @@ class DistillRequest(Request):
     randomize_share: float = 1.0
     """Share of the worlds that are drawn from --randomize-from; the others are drawn from the ranges in the file."""
     inputs: tuple[str, ...] = ()
-    """Tracked bodies that the policy reads besides the joints, such as cube, or '*'; by default all but the tool."""
+    """Tracked bodies that the policy reads besides the joints, such as cube, or '*'; by default all but the tool, and
+    none with --cameras."""
+    cameras: tuple[str, ...] = ()
+    """Cameras of a policy from images; their images are 96x96 pixels unless --height and --width say otherwise."""
+    height: int | None = None
+    """Rows of an image in pixels."""
+    width: int | None = None
+    """Columns of an image in pixels."""
+    images: Literal["device", "clean"] | None = None
+    """Images of the twin's camera models (device, the default if there are models), or without them (clean)."""
+    renderer: str | None = None
+    """Name of the renderer; by default the fastest one that is installed."""
+    eyes: Path | None = None
+    """Folder of a localizer of the same cameras, whose image encoders the policy begins with."""
     worlds: int | None = None
     """Number of worlds of each round."""
     rounds: int | None = None
