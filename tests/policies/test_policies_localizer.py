@@ -75,6 +75,28 @@ def test_an_object_that_was_moved_is_followed_and_an_uncertain_image_is_not(monk
     assert abs(moved[3] - 0.1) < 0.001
 
 
+TURNED = ("cube.x", "cube.heading.cos", "cube.heading.sin")
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 4])
+def test_the_heading_of_a_symmetric_body_is_known_up_to_a_turn(turns):
+    policy = make_localizer(tracked=TURNED, equal_turns={"cube": turns})
+    angle = torch.tensor([0.1, 0.7, -2.9, 1.6])
+    wanted = torch.stack([torch.zeros(4), angle.cos(), angle.sin()], dim=1)
+    away = angle + torch.tensor([np.pi / 2, -np.pi / 2, np.pi, 0.3])
+    found = policy.match_turns(wanted, torch.stack([torch.ones(4), away.cos(), away.sin()], dim=1))
+    assert (found[:, 0] == 1).all()
+    error = (torch.atan2(found[:, 2], found[:, 1]) - angle + np.pi).remainder(2 * np.pi) - np.pi
+    expected = {
+        0: [0] * 4,
+        1: [np.pi / 2, -np.pi / 2, -np.pi, 0.3],
+        2: [-np.pi / 2, np.pi / 2, 0, 0.3],
+        4: [0, 0, 0, 0.3],
+    }
+    both = np.abs(np.abs(error.numpy()) - np.abs(expected[turns]))
+    np.testing.assert_allclose(both, 0, atol=1e-5)
+
+
 def test_the_loop_shows_an_image_only_when_it_is_due_and_forgets_at_a_restart():
     policy = attach_control(make_localizer(look_every=3), make_control())
     loop, seeing, features = PolicyLoop(policy, 2), [], []
@@ -101,6 +123,9 @@ def test_the_control_policy_acts_on_the_estimates_in_its_own_order():
     tracked = loop.features[:, 1:4]
     found = localizer.estimate_tracked({key: values[:, None] for key, values in seen.items()})[0]
     np.testing.assert_allclose(tracked, found, rtol=1e-6)
+    commanded = attach_control(localizer, make_control(last_command=True, action_space="delta_to_command"))
+    again = commanded.estimate_tracked({key: values[:, None] for key, values in seen.items()})[0]
+    np.testing.assert_array_equal(again, found)
     wanted = control.predict({STATE: seen[STATE][:, None], ENVIRONMENT: tracked[:, None, [2, 0]]})[:, 0]
     np.testing.assert_allclose(commands, wanted, rtol=1e-5)
     assert policy.contract.environment == ()
@@ -148,3 +173,9 @@ def test_the_loss_is_least_for_the_true_values_and_the_true_spread():
 def test_what_does_not_fit_is_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_control_gets_headings_on_the_unit_circle():
+    policy = make_localizer(tracked=TURNED)
+    found = policy.normalize_headings(torch.tensor([[0.3, 0.3, 0.4], [0.1, 0.0, -2.0]]))
+    np.testing.assert_allclose(found.numpy(), [[0.3, 0.6, 0.8], [0.1, 0.0, -1.0]], rtol=1e-6)

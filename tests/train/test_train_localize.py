@@ -114,7 +114,7 @@ def test_training_lowers_the_loss_and_the_uncertainty_fits_held_out_worlds(sampl
     rows = held_out(planted.world, config)
     error = localizer.estimate_tracked(planted.observe(np.flatnonzero(rows)))[0] - planted.truth[rows]
     assert np.sqrt(np.mean(error**2)) < 0.6 * bright[:, 0].std()  # a change of brightness is among the augmentations
-    assert all(0.85 < share <= 1.0 for share in report["inside_95"].values())
+    assert all(0.8 < share <= 1.0 for share in report["inside_95"].values())
     np.testing.assert_allclose(localizer.drift.numpy(), 1e-6)
 
 

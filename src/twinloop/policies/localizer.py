@@ -7,6 +7,7 @@ uncertain estimate has little weight and the former one is held.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,7 +20,7 @@ from twinloop.core.errors import InputError
 from twinloop.policies.network import Network, NetworkInputs, VectorEncoder, make_perceptron
 from twinloop.policies.policy import Batch, Policy, use_acting_mode
 from twinloop.policies.settings import ControlSettings, LocalizerSettings
-from twinloop.policies.statistics import MEMORY, Statistics
+from twinloop.policies.statistics import LAST_COMMAND, MEMORY, Statistics
 
 _BETA = 0.5  # share of the variance that weighs the squared errors, see `Localizer.measure_loss`
 _LEAST, _MOST = -8.0, 4.0  # bounds of the logarithm of a normalized variance
@@ -110,7 +111,7 @@ class Localizer(Policy):
             raise InputError(_NO_CONTROL)
         features = self.update_estimates(observation)
         size = len(self.settings.tracked)
-        tracked = features[:, 1 : 1 + size][:, self._columns]
+        tracked = self.normalize_headings(features[:, 1 : 1 + size])[:, self._columns]
         seen = {key: values for key, values in observation.items() if not key.startswith(IMAGES) and key != MEMORY}
         chunk, _ = self.control({**seen, ENVIRONMENT: tracked[:, None]}, noise, domain)
         return chunk, features
@@ -123,7 +124,7 @@ class Localizer(Policy):
         if not torch.compiler.is_exporting() and not bool(looks.any()):
             return torch.cat([torch.ones_like(memory[:, :1]), before, variance], dim=-1)
         found, deviation = self.locate(observation)
-        noise = deviation.square()
+        noise, found = deviation.square(), self.match_turns(before, found)
         error = found - before
         variance_moved = torch.where(error.square() > _SURPRISE * (variance + noise), error.square(), variance)
         gain = variance_moved / (variance_moved + noise)
@@ -139,6 +140,41 @@ class Localizer(Policy):
         scale = self.normalizer.scale(ENVIRONMENT)
         return self.normalizer.inverse(ENVIRONMENT, found), (0.5 * spread).exp() * scale * self.spread
 
+    def normalize_headings(self, values: Tensor) -> Tensor:
+        """Return values ``(n, d)`` in which cosine and sine of each heading have the norm 1, as a tracker's have."""
+        columns = list(values.unbind(dim=-1))
+        for c, s in self._heading_columns().values():
+            norm = torch.hypot(columns[c], columns[s]).clamp(min=1e-6)
+            columns[c], columns[s] = columns[c] / norm, columns[s] / norm
+        return torch.stack(columns, dim=-1)
+
+    def _heading_columns(self) -> dict[str, tuple[int, int]]:
+        """Return the columns of cosine and sine of the heading of each body that has one."""
+        names = self.settings.tracked
+        bodies = [name.removesuffix(".heading.cos") for name in names if name.endswith(".heading.cos")]
+        pairs = {body: (f"{body}.heading.cos", f"{body}.heading.sin") for body in bodies}
+        return {body: (names.index(cos), names.index(sin)) for body, (cos, sin) in pairs.items() if sin in names}
+
+    def match_turns(self, wanted: Tensor, found: Tensor) -> Tensor:
+        """Return values ``(n, d)`` with headings turned to look the same and be nearest to wanted ones, ``(n, d)``.
+
+        All values are in the dataset's units. A body that looks the same from all sides gets the wanted heading.
+        """
+        columns = list(found.unbind(dim=-1))
+        for body, (c, s) in self._heading_columns().items():
+            turns = self.settings.equal_turns.get(body, 1)
+            if turns == 0:
+                columns[c], columns[s] = wanted[:, c], wanted[:, s]
+                continue
+            angle = torch.arange(turns, device=found.device) * (2.0 * math.pi / turns)
+            cos, sin = angle.cos(), angle.sin()
+            turned_cos = found[:, c : c + 1] * cos - found[:, s : s + 1] * sin
+            turned_sin = found[:, c : c + 1] * sin + found[:, s : s + 1] * cos
+            error = (turned_cos - wanted[:, c : c + 1]).square() + (turned_sin - wanted[:, s : s + 1]).square()
+            nearest = error.argmin(dim=1, keepdim=True)
+            columns[c], columns[s] = (values.gather(1, nearest)[:, 0] for values in (turned_cos, turned_sin))
+        return torch.stack(columns, dim=-1)
+
     def estimate_tracked(
         self, observation: Mapping[str, NDArray | Tensor]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -147,14 +183,17 @@ class Localizer(Policy):
         Raises:
             InputError: If an array is missing, or has another shape or type.
         """
-        memory = {MEMORY: np.zeros((len(next(iter(observation.values()))), 1 + self.settings.memory_size))}
+        count = len(next(iter(observation.values())))
+        unused = {
+            key: np.zeros((count, *self.layout.shape(key))) for key in (MEMORY, LAST_COMMAND) if key in self.layout.keys
+        }
 
         def predict(part: Mapping[str, NDArray], _: NDArray | None) -> tuple[NDArray, NDArray]:
             made = self.locate({key: torch.as_tensor(values) for key, values in part.items()})
             return made[0].numpy(), made[1].numpy()
 
         with use_acting_mode(self):
-            return self.layout.predict_in_tiles({**observation, **memory}, None, predict)
+            return self.layout.predict_in_tiles({**observation, **unused}, None, predict)
 
     def measure_loss(self, observation: Batch, truth: Tensor) -> Tensor:
         """Return the mean loss of n samples with true values ``(n, d)`` in the dataset's units.
@@ -164,6 +203,8 @@ class Localizer(Policy):
         uncertainty estimation with probabilistic neural networks", ICLR 2022).
         """
         found, spread = self.network.locate(self.encode(observation))
+        with torch.no_grad():
+            truth = self.match_turns(self.normalizer.inverse(ENVIRONMENT, found), truth)
         error = found - self.normalizer(ENVIRONMENT, truth)
         each = 0.5 * (error.square() * (-spread).exp() + spread) * (_BETA * spread.detach()).exp()
         return each.mean()

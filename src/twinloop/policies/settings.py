@@ -340,6 +340,8 @@ class LocalizerSettings(CommonSettings):
         images: settings of the image encoder.
         width: number of units of each layer of the perceptron that reads keypoints and joints.
         depth: number of layers of the perceptron.
+        equal_turns: number of turns about the vertical under which a body looks the same, by body: 4 for a cube, 0 for
+            a cylinder; its heading is estimated up to such a turn.
         look_every: number of control steps from one image to the next; estimates are held between them.
         control: the policy that acts on the estimates; None for a localizer that does not act.
     """
@@ -349,6 +351,7 @@ class LocalizerSettings(CommonSettings):
     images: ImageEncoderSettings = ImageEncoderSettings(channels=(16, 32, 32, 32), halvings=2, per_camera=True)
     width: _Width = 256
     depth: _Depth = 2
+    equal_turns: dict[str, Annotated[int, Field(ge=0, le=360)]] = Field(default_factory=dict)
     look_every: int = Field(3, ge=1, le=1000)
     control: ControlSettings | None = None
 

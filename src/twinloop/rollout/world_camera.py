@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -50,6 +51,7 @@ class WorldCamera:
         run_seed: seed of the random textures and rooms.
         sensors: whether images pass through the camera models of the twin's sensors (exposure, lens, noise, latency).
             Poses between control steps are interpolated, and an image is rendered once, at the middle of its exposure.
+        quality: settings of the renderer, such as ``samples`` of the path tracer; see `render.open_renderer`.
 
     Raises:
         UnknownNameError: If the twin has no such camera.
@@ -68,6 +70,7 @@ class WorldCamera:
         rooms: bool = False,
         run_seed: int = 0,
         sensors: bool = False,
+        quality: Mapping[str, Any] | None = None,
     ) -> None:
         for name in cameras:
             if name not in twin.spec.cameras:
@@ -81,7 +84,7 @@ class WorldCamera:
                 "take clean images."
             )
         self._twin, self._model, self._size, self._name = twin, twin.model, (height, width), renderer
-        self._pool, self._rooms, self._run_seed = texture_pool, rooms, run_seed
+        self._pool, self._rooms, self._run_seed, self._quality = texture_pool, rooms, run_seed, quality
         self._renderers: dict[tuple[int, int, tuple[str, ...]], Renderer] = {}
         self._looks: tuple[NDArray[np.float64], Mapping[str, NDArray]] | None = None
         self._running: _RunningWorlds | None = None
@@ -198,7 +201,7 @@ class WorldCamera:
         key = height, width, cameras
         if key not in self._renderers:
             self._renderers[key] = open_renderer(
-                self._name, self._model, height=height, width=width, cameras=list(cameras)
+                self._name, self._model, height=height, width=width, cameras=list(cameras), quality=self._quality
             )
         return self._renderers[key]
 

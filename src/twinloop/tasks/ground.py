@@ -245,3 +245,29 @@ class FreeBody:
             rest_height=float(qpos[row + 2]),
             radius=float(reach.max()),
         )
+
+
+def count_equal_turns(twin: Twin, body: str) -> int:
+    """Return by how many turns about the vertical a body looks the same: 4 for a cube, 1 for a shape without symmetry.
+
+    A body of one cylinder, capsule or sphere looks the same from all sides, for which the result is 0.
+
+    Args:
+        twin: the twin.
+        body: name of the body.
+    """
+    model = twin.model
+    geoms = np.flatnonzero(model.geom_bodyid == model.body(body).id)
+    seen = [geom for geom in geoms if model.geom_rgba[geom, 3] > 0 and model.geom_group[geom] <= _SHOWN]
+    if len(seen) != 1:
+        return 1
+    kind, size = int(model.geom_type[seen[0]]), model.geom_size[seen[0]]
+    round_shapes = (mujoco.mjtGeom.mjGEOM_CYLINDER, mujoco.mjtGeom.mjGEOM_CAPSULE, mujoco.mjtGeom.mjGEOM_SPHERE)
+    if kind in [int(shape) for shape in round_shapes]:
+        return 0
+    if kind != int(mujoco.mjtGeom.mjGEOM_BOX):
+        return 1
+    return 4 if abs(size[0] - size[1]) <= 0.01 * size[0] else 2
+
+
+_SHOWN = 2  # groups of geoms that are drawn: 0 to 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mujoco
@@ -17,7 +17,7 @@ from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, mocap_row
 from twinloop.tasks.grasp_rules import GraspRules
 from twinloop.tasks.grasping import GraspFromAbove
-from twinloop.tasks.ground import FreeBody, place_bodies
+from twinloop.tasks.ground import FreeBody, count_equal_turns, place_bodies
 from twinloop.tasks.hand import FITS, GripperHand, object_fits_constraint
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
 from twinloop.tasks.pick_and_place_events import PlacementSeries, classify_failure, find_phases
@@ -135,6 +135,11 @@ class PickAndPlace:
         thing, target = self.config.object, self.config.target
         places = [f"{owner}.{axis}" for owner in ("tool", thing, target) for axis in "xyz"]
         return (*places, f"{thing}.heading.cos", f"{thing}.heading.sin")
+
+    @property
+    def equal_turns(self) -> Mapping[str, int]:
+        """By how many turns about the vertical the object looks the same; see `ground.count_equal_turns`."""
+        return {self.config.object: count_equal_turns(self.twin, self.config.object)}
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the true tracked poses ``(…, 11)`` in recorded states ``(…, nstate)``.

@@ -29,7 +29,7 @@ class ImageConfig(StrictConfig):
 
     cameras: tuple[str, ...] = ()
     height: int = Field(default=96, ge=16, le=1024)
-    width: int = Field(default=96, ge=16, le=1024)
+    width: int = Field(default=128, ge=16, le=1024)
     images: Literal["device", "clean"] | None = None
     renderer: str = "auto"
 

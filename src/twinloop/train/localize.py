@@ -426,7 +426,8 @@ class LocalizeRun:
             {STATE: samples.state, ACTION: samples.state, ENVIRONMENT: samples.truth},
             source=f"{self.config.worlds} worlds",
         )
-        settings = {"tracked": self.tracked, **self.config.settings}
+        turns = getattr(self.task, "equal_turns", {})
+        settings = {"tracked": self.tracked, "equal_turns": dict(turns), **self.config.settings}
         made = new_policy("localizer", self.contract, settings, statistics, seed=self.config.seed)
         assert isinstance(made, Localizer)  # noqa: S101 - of this kind
         return made

@@ -31,7 +31,7 @@ class LocalizeTrainRequest(Request):
     height: int | None = None
     """Rows of an image in pixels; by default 96."""
     width: int | None = None
-    """Columns of an image in pixels; by default 96."""
+    """Columns of an image in pixels; by default 128."""
     images: Literal["device", "clean"] | None = None
     """device for images of the twin's camera models (the default if there are models), clean for images without."""
     renderer: str | None = None

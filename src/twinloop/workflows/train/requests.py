@@ -108,7 +108,7 @@ class DistillRequest(Request):
     """Tracked bodies that the policy reads besides the joints, such as cube, or '*'; by default all but the tool, and
     none with --cameras."""
     cameras: tuple[str, ...] = ()
-    """Cameras of a policy from images; their images are 96x96 pixels unless --height and --width say otherwise."""
+    """Cameras of a policy from images; their images are 128x96 pixels unless --height and --width say otherwise."""
     height: int | None = None
     """Rows of an image in pixels."""
     width: int | None = None
