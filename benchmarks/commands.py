@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from benchmarks.studies import Studies
+from benchmarks.transfer.pixel_settings import PixelSettings, PolicyKind
 from benchmarks.transfer.settings import FIRST_MEMORY, MEMORY, NUMBERS, TRANSFER, Family, TransferSettings
 from twinloop.cli.commands import Command, Outcome, make_console
 from twinloop.cli.parser import Program
@@ -387,10 +388,17 @@ class BenchTransfer:
     """Numbers of the conditions to run, separated by commas."""
     retraining: bool = False
     """Instead retrain a policy of the hand-written ranges from one failure on each robot."""
+    pixels: bool = False
+    """Instead compare policies from images; robots, trials and training runs as above."""
+    look: str = PixelSettings.look
+    """With --pixels: how robots and surroundings look in trials: training, filament or traced."""
+    policies: str = ",".join(PixelSettings.policies)
+    """With --pixels: kinds of policies, separated by commas: split, adapted, end, nominal."""
     workers: int = 0
     """Number of processes; 0 uses every core."""
     write: Path | None = None
-    """Documentation folder, e.g. docs. The tables in its page evidence/transfer.md are replaced."""
+    """Documentation folder, e.g. docs. The tables in its pages evidence/transfer.md or evidence/pixels.md are replaced.
+    """
     json: bool = False
     """End with one line of JSON on standard output."""
     study: ClassVar[str] = "transfer"
@@ -399,6 +407,8 @@ class BenchTransfer:
         """Run the study."""
         from benchmarks.transfer.run import run_bench_retraining, run_bench_transfer
 
+        if self.pixels:
+            return self._compare_pixels(), 0
         settings = TransferSettings(
             family=self.family,
             robots=self.robots,
@@ -413,6 +423,23 @@ class BenchTransfer:
             return run_bench_retraining(console, settings, self.output, **given), 0
         metrics = run_bench_transfer(console, settings, self.output, **given, study=self.study)
         return metrics, 0
+
+    def _compare_pixels(self) -> dict[str, Any]:
+        from benchmarks.transfer.run_pixels import run_bench_pixels
+
+        if self.family == "ur5e":
+            raise InputError("--pixels: robots of the family ur5e have no cameras. Choose --family hidden or drake.")
+        settings = PixelSettings(
+            family=self.family,
+            robots=self.robots,
+            first=self.first,
+            seeds=self.seeds,
+            episodes=self.episodes,
+            look=self.look,
+            policies=cast("tuple[PolicyKind, ...]", tuple(self.policies.split(","))),
+        )
+        console = make_console(json=self.json)
+        return run_bench_pixels(console, settings, self.output, workers=self.workers, docs=self.write)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ def success_table(result: TransferResult) -> StudyTable:
     settings, rows = result.settings, []
     for n, cut in result.cut.items():
         share = f"{cut.mean():.1%}, at most {cut.mean(axis=1).max():.1%}"
-        rows.append((f"({n})", NUMBERS[n].label, *_cells(result.condition(n)), share))
+        rows.append((f"({n})", NUMBERS[n].label, *format_success(result.condition(n)), share))
     script = average_over_robots(result.script[:, None])
-    rows.append(("", "the scripted expert, which knows the true state", *_cells(script), ""))
+    rows.append(("", "the scripted expert, which knows the true state", *format_success(script), ""))
     note = (
         f"Robots: seeds {settings.robot_seeds[0]} to {settings.robot_seeds[-1]}; training runs: {settings.seeds}; "
         f"{settings.episodes} trials per policy and robot, the same initial positions for all policies. Intervals: "
@@ -88,7 +88,8 @@ def plot_success(result: TransferResult):
     return made
 
 
-def _cells(found: RobotMean) -> tuple[str, ...]:
+def format_success(found: RobotMean) -> tuple[str, ...]:
+    """Return mean, interval, rate on each robot, worst robot, and spread of the training runs."""
     low, high = found.interval
     each = ", ".join(f"{100 * value:.0f}" for value in found.each)
     spread = "" if np.isnan(found.between_seeds) else f"{100 * found.between_seeds:.1f}"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from benchmarks.transfer.retraining import NEAR, Retraining, draw_near, retrain_on_robot
 from benchmarks.transfer.robots import HiddenRobots, RobotFamily, open_family
@@ -22,7 +22,8 @@ from twinloop.train import SourceConfig, read_config, train
 from twinloop.train.distill import DistillConfig, distill
 
 Kind = Literal["log", "demonstrations", "policy", "trials", "script", "retraining"]
-_DONE, _DISTRIBUTION, _TRIALS, _RETRAINING = "seconds.json", "distribution.json", "trials.json", "retraining.json"
+DONE = "seconds.json"  # file of a complete part
+_DISTRIBUTION, _TRIALS, _RETRAINING = "distribution.json", "trials.json", "retraining.json"
 _DATA = "data"
 
 
@@ -59,7 +60,7 @@ class StudyPart:
     @property
     def done(self) -> bool:
         """True if the part is complete."""
-        return (self.path / _DONE).is_file()
+        return (self.path / DONE).is_file()
 
     @property
     def family(self) -> RobotFamily:
@@ -103,6 +104,10 @@ class StudyPart:
         """The part that logs and identifies the robot."""
         return replace(self, kind="log", seed=0, condition=0)
 
+    def build(self) -> None:
+        """Make the files of the part."""
+        _MAKERS[self.kind](self)
+
     def read_trials(self) -> tuple[list[bool], float]:
         """Return the outcomes of the trials in the order of their numbers, and the share of commands that were cut."""
         stored = read_json(self.path / _TRIALS)
@@ -114,19 +119,47 @@ class StudyPart:
         return None if stored["trial"] < 0 else Retraining(**stored)
 
 
-def make(part: StudyPart) -> dict[str, float]:
+class Part(Protocol):
+    """Part of a study, whose files are in one folder."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the part, for messages."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """Folder of the part."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """True if the part is complete."""
+        ...
+
+    @property
+    def needs(self) -> Sequence[Part]:
+        """Parts that must be complete before this one can be made."""
+        ...
+
+    def build(self) -> None:
+        """Make the files of the part in its folder, which is empty."""
+        ...
+
+
+def make(part: Part) -> dict[str, float]:
     """Make a part unless it is complete; return its duration in s of real time (``wall_s``) and ``processor_s``.
 
     An incomplete part of an interrupted study is deleted first.
     """
     if part.done:
-        return read_json(part.path / _DONE)
+        return read_json(part.path / DONE)
     shutil.rmtree(part.path, ignore_errors=True)
     part.path.mkdir(parents=True)
     wall, processor = time.perf_counter(), time.process_time()
-    _MAKERS[part.kind](part)
+    part.build()
     took = {"wall_s": time.perf_counter() - wall, "processor_s": time.process_time() - processor}
-    write_json(part.path / _DONE, took)
+    write_json(part.path / DONE, took)
     return took
 
 

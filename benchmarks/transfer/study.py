@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.transfer.means import RobotMean, average_over_robots
-from benchmarks.transfer.parts import StudyPart, make
+from benchmarks.transfer.parts import Part, StudyPart, make
 from benchmarks.transfer.retraining import Retraining
 from benchmarks.transfer.settings import DIFFERENCES, NUMBERS, TransferSettings
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import write_json
+from twinloop.core.files import dumps, write_json
 from twinloop.core.pool import LocalProcesses, count_cores
 from twinloop.core.progress import track
 from twinloop.policies.factory import require_torch
@@ -98,7 +99,7 @@ def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int,
         MissingDependencyError: If torch is not installed.
     """
     require_torch()
-    asked = _claim_folder(output, settings)
+    asked = claim_folder(output, settings.made_of())
     trials = {
         (condition.number, robot, seed): StudyPart(
             kind="trials",
@@ -115,7 +116,7 @@ def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int,
     scripts = [
         StudyPart(kind="script", folder=str(output), settings=settings, robot=robot) for robot in settings.robot_seeds
     ]
-    seconds = _make_all([*trials.values(), *scripts], console, workers or count_cores())
+    seconds = make_all([*trials.values(), *scripts], console, workers or count_cores())
     found = {key: part.read_trials() for key, part in trials.items()}
     shape = (len(settings.robot_seeds), settings.seeds)
 
@@ -146,31 +147,31 @@ def retrain_from_failures(
     if settings.family != "hidden":
         raise InputError(f"--retraining: robots of the family {settings.family} cannot be opened by `twinloop run`.")
     require_torch()
-    _claim_folder(output, settings)
+    claim_folder(output, settings.made_of())
     number = next(one.number for one in NUMBERS.values() if one.worlds == "ranges")
     parts = [
         StudyPart(kind="retraining", folder=str(output), settings=settings, robot=robot, condition=number)
         for robot in settings.robot_seeds
     ]
-    _make_all([part.trials for part in parts], console, workers or count_cores())
+    make_all([part.trials for part in parts], console, workers or count_cores())
     failed = [part for part in parts if not all(part.trials.read_trials()[0])]  # only these robots need a log
-    _make_all(failed, console, workers or count_cores())
+    make_all(failed, console, workers or count_cores())
     return [made for made in (part.read_retraining() for part in failed) if made is not None]
 
 
-def _claim_folder(output: Path, settings: TransferSettings) -> dict[str, Any]:
+def claim_folder(output: Path, current: Mapping[str, Any]) -> dict[str, Any]:
     """Store settings and commit in a new folder, or check those of the study in it; return what is stored.
 
     Raises:
         InputError: If the folder contains a study with other settings.
     """
-    current, file = settings.made_of(), output / _ASKED
+    file = output / _ASKED
     if not file.is_file():
         output.mkdir(parents=True, exist_ok=True)
         write_json(file, {**current, "commit": _read_commit()})
         return read_json(file)
-    before = read_json(file)
-    unlike = sorted(key for key in current if before.get(key) != current[key])
+    before, plain = read_json(file), json.loads(dumps(current))
+    unlike = sorted(key for key in plain if before.get(key) != plain[key])
     if unlike:
         raise InputError(
             f"{output} contains a study with another {', '.join(unlike)}. Use the same settings, or choose another "
@@ -185,7 +186,7 @@ def _read_commit() -> str:
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _make_all(required: Sequence[StudyPart], console: Console, workers: int) -> dict[str, dict[str, float]]:
+def make_all(required: Sequence[Part], console: Console, workers: int) -> dict[str, dict[str, float]]:
     """Make parts and what they need in several processes; return the durations by kind of part, in s."""
     took: dict[str, dict[str, float]] = {}
     counted = set[Path]()  # a part may be needed in two stages
@@ -201,7 +202,7 @@ def _make_all(required: Sequence[StudyPart], console: Console, workers: int) -> 
     return dict(sorted(took.items()))
 
 
-def order_stages(required: Iterable[StudyPart]) -> list[list[StudyPart]]:
+def order_stages(required: Iterable[Part]) -> list[list[Part]]:
     """Return the required parts and those that they need in stages: a stage needs only parts of earlier stages."""
     ordered = [_unique_parts(required)]
     while needed := _unique_parts(itertools.chain.from_iterable(part.needs for part in ordered[0])):
@@ -209,5 +210,5 @@ def order_stages(required: Iterable[StudyPart]) -> list[list[StudyPart]]:
     return ordered
 
 
-def _unique_parts(parts: Iterable[StudyPart]) -> list[StudyPart]:
+def _unique_parts(parts: Iterable[Part]) -> list[Part]:
     return list({part.path: part for part in parts}.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -14,17 +14,19 @@ from benchmarks.transfer.drake_so101.hidden import DrakeRobot, draw_robot
 from benchmarks.transfer.drake_so101.simulation import SUBSTEPS, DrakeBackend, DrakeSimulation
 from benchmarks.transfer.settings import PLACES
 from twinloop.core.contract import ENVIRONMENT, STATE
+from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.seeds import uniforms
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.policies import open_policy
 from twinloop.rollout import BatchResult, EpisodeStart, ExpertActor, WorldObserver, run_batch
 from twinloop.rollout.actor import Actor
+from twinloop.rollout.observing import WorldImages
 from twinloop.rollout.policy_actor import HashedPolicy, PolicyActor, open_policy_loop
 from twinloop.simulate import Backend, Controller, InitialState, Simulation
 from twinloop.tasks import open_task
 from twinloop.tasks.pick_and_place import PickAndPlace
-from twinloop.twin import load_twin
+from twinloop.twin import Twin, load_twin
 
 TWIN, TASK = "so101_tabletop", "pick_and_place"
 _SETTLE_S = 1.2  # time that an arm gets to come to rest before a session begins
@@ -96,7 +98,15 @@ def _track_tool(robot: DrakeRobot, number: int, time: NDArray[np.float64], qpos:
     return LoggedSignal(time=time, values=seen, columns=("x", "y", "z"), unit="m")
 
 
-def run_trials(seed: int, policy: str | Path | HashedPolicy, numbers: Sequence[int]) -> BatchResult:
+def run_trials(
+    seed: int,
+    policy: str | Path | HashedPolicy,
+    numbers: Sequence[int],
+    *,
+    twin: Twin | None = None,
+    images: WorldImages | None = None,
+    change: Callable[[ParamTable], ParamTable] = lambda table: table,
+) -> BatchResult:
     """Run a policy on one robot from numbered initial conditions; ``.success`` ``(ntrial,)`` has the outcomes.
 
     Equal numbers give equal poses of cube and target on every robot and for every policy; they are those of
@@ -106,15 +116,20 @@ def run_trials(seed: int, policy: str | Path | HashedPolicy, numbers: Sequence[i
         seed: number of the robot.
         policy: folder of the policy, or an opened policy.
         numbers: numbers of the initial conditions.
+        twin: the nominal twin, with other camera models; by default as shipped.
+        images: source of images, for a policy with cameras.
+        change: function from the parameters of the trials to those that images are taken with.
 
     Raises:
         InputError: If the contract of the policy does not match twin and task, or the policy needs images.
         MissingDependencyError: If Drake is not installed.
     """
-    robot = draw_robot(load_twin(TWIN), seed)
+    robot = draw_robot(twin or load_twin(TWIN), seed)
     opened = open_policy(policy) if isinstance(policy, str | Path) else policy
-    actor = _DrakePolicyActor(policy=opened, task=_open_task(robot), twin=robot.twin, tracker=robot.tracker)
-    return run_actor(robot, numbers, actor)
+    actor = _DrakePolicyActor(
+        policy=opened, task=_open_task(robot), twin=robot.twin, tracker=robot.tracker, images=images
+    )
+    return run_actor(robot, numbers, actor, change=change)
 
 
 def run_expert(seed: int, numbers: Sequence[int], *, memoryless: bool = False) -> BatchResult:
@@ -156,13 +171,22 @@ class _DrakePolicyActor(PolicyActor):
 
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return a controller that reads the encoders and the tracker and runs the policy."""
-        observer = WorldObserver(self.twin, self.task, worlds, tracker=self.tracker, parts=("environment",))
         contract, loop = self.policy.contract, open_policy_loop(self.policy, worlds, domain=self.domain)
+        observer = WorldObserver(
+            self.twin,
+            self.task,
+            worlds,
+            tracker=self.tracker,
+            images=self.images,
+            parts=("environment",) if contract.environment else (),
+        )
 
         def command(simulation: Simulation) -> NDArray[np.float64]:
             assert isinstance(simulation, DrakeSimulation)
-            seen = observer.observe_worlds(simulation.state, simulation.step_index)
-            seen[ENVIRONMENT] = seen[ENVIRONMENT][:, self._columns]
+            seeing = loop.find_seeing_worlds()
+            seen = observer.observe_worlds(simulation.state, simulation.step_index, seeing=seeing)
+            if self._columns:
+                seen[ENVIRONMENT] = seen[ENVIRONMENT][:, self._columns]
             seen[STATE] = self.twin.units.from_si(simulation.read_joints())
             return contract.action.to_si(loop.act(seen))
 
@@ -175,7 +199,14 @@ def _open_task(robot: DrakeRobot) -> PickAndPlace:
     return task
 
 
-def run_actor(robot: DrakeRobot, numbers: Sequence[int], actor: Actor, *, substeps: int = SUBSTEPS) -> BatchResult:
+def run_actor(
+    robot: DrakeRobot,
+    numbers: Sequence[int],
+    actor: Actor,
+    *,
+    substeps: int = SUBSTEPS,
+    change: Callable[[ParamTable], ParamTable] = lambda table: table,
+) -> BatchResult:
     """Run any actor on a robot from numbered initial conditions.
 
     Args:
@@ -183,12 +214,13 @@ def run_actor(robot: DrakeRobot, numbers: Sequence[int], actor: Actor, *, subste
         numbers: numbers of the initial conditions.
         actor: the actor.
         substeps: time steps of Drake per control step.
+        change: see `run_trials`.
     """
     backend = DrakeBackend(robot=robot, numbers=numbers, substeps=substeps)
     return run_batch(
         robot.twin,
         _open_task(robot),
-        robot.draw_params(PLACES, numbers),
+        change(robot.draw_params(PLACES, numbers)),
         run_seed=PLACES,
         episodes=numbers,
         actor=actor,

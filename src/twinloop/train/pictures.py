@@ -217,6 +217,7 @@ def adapt_localizer(localizer: Localizer, pictures: LabelledPictures) -> dict[st
     report: dict[str, Any] = {"before": {}, "after": {}, "strength": {}}
     for body in dict.fromkeys(name.partition(".")[0] for name in pictures.names):
         columns = _position_columns(pictures.names, body)
+        columns = columns[np.isfinite(truth[:, columns]).sum(axis=0) >= _LEAST_ROWS]
         rows = np.flatnonzero(np.isfinite(truth[:, columns]).all(axis=1))
         if not len(columns) or len(rows) < _LEAST_ROWS:
             continue
@@ -267,6 +268,16 @@ def _leave_one_out(features: NDArray[np.float64], target: NDArray[np.float64], r
     leverage = np.einsum("ni,ij,nj->n", features, inverse, features)
     error = target - features @ _solve_ridge(features, target, ridge)
     return np.asarray(error / (1.0 - leverage)[:, None], dtype=np.float64)
+
+
+def locate_tool(twin: Twin, joints: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the position of the tool centre point of a twin in the world in m, ``(3,)``.
+
+    Args:
+        twin: the twin.
+        joints: positions of the joints in rad or m, ``(n,)``.
+    """
+    return _Geometry(twin).tool(joints)
 
 
 class _Geometry:

@@ -1,0 +1,79 @@
+"""The study of policies from images, with tiny networks: every kind of policy, look and family of robots once."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+
+pytest.importorskip("torch")
+
+from benchmarks.transfer import pixel_settings, pixels, run_pixels
+from benchmarks.transfer.pixel_settings import LOOKS, PixelSettings
+from twinloop.hardware import make_hidden_cell
+
+TINY = {"images": {"channels": [8, 8], "halvings": 1, "per_camera": True}, "width": 16, "depth": 1}
+SIZE = {"height": 24, "width": 32}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(
+        pixels, "CONTROL", {"worlds": 4, "rounds": 1, "final_steps": 4, "settings": {"width": 8, "depth": 1}}
+    )
+    seen = {"cameras": pixel_settings.CAMERAS, **SIZE}
+    monkeypatch.setattr(pixels, "LOCALIZER", {**seen, "worlds": 10, "frames": 2, "steps": 4, "settings": TINY})
+    monkeypatch.setattr(
+        pixels, "END", {**seen, "worlds": 2, "rounds": 2, "steps": 2, "final_steps": 2, "batch": 4, "settings": TINY}
+    )
+
+
+@pytest.mark.slow
+def test_every_policy_is_trained_and_tried_once(tiny, tmp_path):
+    settings = PixelSettings(first=0, robots=1, seeds=1, episodes=2, policies=("split", "adapted", "end", "nominal"))
+    made = run_pixels.run_bench_pixels(Console(quiet=True), settings, tmp_path, workers=1)
+    assert list(made["policies"]) == ["split", "adapted", "end", "nominal"]
+    for row in made["policies"].values():
+        assert 0 <= row["mean"] <= 1
+        assert row["minutes"] > 0
+    assert (tmp_path / "adapted" / "hidden-training" / "robot0-seed0" / "report.json").is_file()
+
+
+def test_a_look_changes_rooms_device_and_the_pose_of_the_camera_and_nothing_of_the_motion():
+    look = LOOKS["traced"]
+    cell = make_hidden_cell(pixels._with_devices(look), 0)
+    plain = cell.table(cell.plan(1).draw(range(3)))
+    dressed = pixels.dress(plain, look, 0, range(3))
+    changed = {name for name, one, other in zip(plain.names, plain.values.T, dressed.values.T, strict=True)
+               if not np.array_equal(one, other)}  # fmt: skip
+    poses = {f"camera/front/{part}/{axis}" for part in ("position", "rotation") for axis in "xyz"}
+    assert changed == {"place/room", "sensor/front/noise_scale", "sensor/wrist/noise_scale", *poses}
+    assert (dressed["place/room"] >= 100_001).all()
+    moved = [dressed[f"camera/front/position/{axis}"] - plain[f"camera/front/position/{axis}"] for axis in "xyz"]
+    assert 0 < np.linalg.norm(np.array(moved)[:, 0]) <= 0.02
+    assert cell.twin.spec.sensors["front"].device == "d435_color"
+    training = pixels.dress(plain, LOOKS["training"], 0, range(3))
+    assert (training["place/room"] <= 1000).all()
+    assert np.array_equal(training["camera/front/position/x"], plain["camera/front/position/x"])
+
+
+def test_the_nominal_look_varies_the_robot_and_not_its_appearance():
+    varied, _ = pixels.open_worlds(False, 3)
+    nominal, _ = pixels.open_worlds(True, 3)
+    wide, narrow = varied.draw(range(20)), nominal.draw(range(20))
+    assert np.ptp(wide["place/room"]) > 0
+    assert np.ptp(wide["camera/front/position/x"]) > 0
+    for name in ("place/room", "camera/front/position/x", "sensor/front/exposure_time", "light/key/intensity"):
+        assert name not in narrow.names or np.ptp(narrow[name]) == 0
+    assert np.ptp(narrow["actuator/shoulder_pan/kp"]) > 0
+    assert np.ptp(narrow["sensor/front/noise_scale"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"look": "oil"}, "--look oil: there are"), ({"policies": ("magic",)}, "--policies magic: there are"),
+     ({"family": "drake", "policies": ("adapted",)}, "not recorded")],
+)  # fmt: skip
+def test_wrong_settings_are_named(given, message):
+    with pytest.raises(InputError, match=message):
+        PixelSettings(**given)
