@@ -195,6 +195,29 @@ VERBS: dict[str, Verb] = {
         again=("--resume",),
         needs=("torch", "stable_baselines3"),
     ),
+    "localize train": _of(
+        "localize train hard.yaml --output policies/eyes --worlds 10 --frames 1 --steps 20 --batch 4 --height 24 "
+        "--width 32 --images clean --workers 1 --cameras front --set width=8 depth=1",
+        "policies/eyes/model.safetensors",
+        "policies/eyes/result.json",
+        again=("--resume",),
+        needs=("torch",),
+    ),
+    "localize score": _of(
+        "localize score seeing/eyes --pictures seeing/pictures --twin so101_tabletop --output runs/score",
+        "runs/score/result.json",
+        needs=("torch",),
+    ),
+    "localize adapt": _of(
+        "localize adapt seeing/eyes --pictures seeing/pictures --twin so101_tabletop --output policies/mine",
+        "policies/mine",
+        needs=("torch",),
+    ),
+    "localize attach": _of(
+        "localize attach seeing/eyes --control seeing/control --output policies/seeing",
+        "policies/seeing",
+        needs=("torch",),
+    ),
     "evaluate": _of(
         "evaluate expert --twin double_pendulum --task swing.py:Swing --episodes 2 --output runs/tried-2", exact=False
     ),
@@ -293,10 +316,11 @@ def _folders(base: Path, cell: Path) -> None:
     write_all(cell / "data" / "second", dataclasses.replace(SPEC, name="second"))
     image_dataset(cell / "data" / "seen")
     if importlib.util.find_spec("torch"):
-        from support.running import saved_policy
+        from support.running import saved_localizer, saved_policy
         from support.training import dataset
 
         saved_policy(cell / "swaying")
+        saved_localizer(cell / "seeing")
         dataset(cell / "data" / "planted", range(4))
 
 

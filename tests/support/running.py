@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from twinloop.core.contract import ACTION, STATE, Contract
+from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
 from twinloop.policies import Statistics, new_policy
 from twinloop.release.serve import PolicyServer, ServeOptions
 from twinloop.twin import load_twin
@@ -35,6 +37,41 @@ def saved_policy(folder: Path, *, spread: float = 0.5, **changes) -> Path:
     statistics = Statistics.measure({ACTION: samples, STATE: samples}, source="planted samples")
     small = {"width": 16, "depth": 1, "chunk_size": 4, "n_action_steps": 2}
     return new_policy("mlp", contract, small, statistics).save(folder)
+
+
+def saved_localizer(folder: Path) -> Path:
+    """An untrained localizer of the cube for the front camera, with a control policy next to it and pictures.
+
+    Folders: ``FOLDER/eyes``, ``FOLDER/control`` and ``FOLDER/pictures``.
+    """
+    from PIL import Image
+
+    rng, twin = np.random.default_rng(0), load_twin("so101_tabletop")
+    contract, tracked = so101_contract(), ("cube.x", "cube.y", "cube.z")
+    home = twin.units.from_si(twin.home()[0][twin.joint_qpos])
+    samples = home + 0.5 * rng.normal(size=(200, 6))
+    places = rng.uniform([0.15, -0.1, 0.01], [0.3, 0.1, 0.02], (200, 3))
+    statistics = Statistics.measure({ACTION: samples, STATE: samples, ENVIRONMENT: places}, source="planted samples")
+    seeing = dataclasses.replace(contract, cameras={"front": (24, 32)})
+    small = {"images": {"channels": [8], "per_camera": True}, "width": 8, "depth": 1, "tracked": tracked}
+    new_policy("localizer", seeing, small, statistics).save(folder / "eyes")
+    control = {"width": 8, "depth": 1, "chunk_size": 1, "n_action_steps": 1}
+    tracking = dataclasses.replace(contract, environment=tracked)
+    new_policy("mlp", tracking, control, statistics).save(folder / "control")
+    (folder / "pictures").mkdir(parents=True)
+    entries = []
+    for number in range(6):
+        pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "pictures" / f"{number}.png")
+        entries.append(
+            {
+                "images": {"front": f"{number}.png"},
+                "joints": home.tolist(),
+                "positions": {"cube": places[number].tolist()},
+            }
+        )
+    (folder / "pictures" / "pictures.yaml").write_text(json.dumps({"pictures": entries}))
+    return folder
 
 
 def said() -> tuple[Console, io.StringIO]:

@@ -269,7 +269,7 @@ def train_network(
             raise InputError(f"The checkpoint in {folder} is of a run with other settings. Choose another --output.")
         localizer.load_state_dict(checkpoint.tensor_group("policy"))
         load_optimizer_tensors(optimizer, checkpoint.tensor_group("optimizer"))
-        begin = int(checkpoint.facts["step"])
+        begin, recent = int(checkpoint.facts["step"]), torch.tensor(checkpoint.facts["loss"], dtype=torch.float32)
     localizer.train()
     with show_progress(label="training", total=config.steps) as advance:
         advance(begin)
@@ -287,14 +287,14 @@ def train_network(
             loss.backward()
             nn.utils.clip_grad_norm_(weights, config.clip)
             optimizer.step()
-            recent = loss.detach() if step == begin else 0.99 * recent + 0.01 * loss.detach()
+            recent = loss.detach() if step == 0 else 0.99 * recent + 0.01 * loss.detach()
             advance(1)
             if (step + 1) % interval == 0:
                 if not torch.isfinite(recent):
                     raise CheckFailedError(f"The loss is not finite at step {step + 1}. Lower lr, and start again.")
                 if folder is not None:
                     groups = {"policy": localizer.state_dict(), "optimizer": collect_optimizer_tensors(optimizer)}
-                    write_checkpoint(folder, groups, {**(facts or {}), "step": step + 1})
+                    write_checkpoint(folder, groups, {**(facts or {}), "step": step + 1, "loss": float(recent)})
     localizer.eval()
     return float(recent)
 

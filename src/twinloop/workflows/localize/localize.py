@@ -13,7 +13,6 @@ from rich.table import Table
 
 from twinloop.core.assignment import list_sources
 from twinloop.core.errors import InputError
-from twinloop.core.files import write_json
 from twinloop.core.pool import count_cores
 from twinloop.generate.config import GenerateConfig, load_plan, read_config
 from twinloop.policies.factory import open_policy, require_torch
@@ -28,7 +27,7 @@ from twinloop.workflows.localize.requests import (
     LocalizeScoreRequest,
     LocalizeTrainRequest,
 )
-from twinloop.workflows.run.results import claim_output, write_request
+from twinloop.workflows.run.results import claim_output, write_request, write_result
 from twinloop.workflows.run.taught_worlds import write_worlds
 from twinloop.workflows.run.twin_and_task import load_requested_twin
 from twinloop.workflows.train.records import record_simulated_training
@@ -109,6 +108,7 @@ def run_localize_attach(request: LocalizeAttachRequest, console: Console) -> dic
     Raises:
         InputError: If one of them is something else, or they do not fit; see `policies.localizer.attach_control`.
     """
+    claim_output(request.output)
     localizer, control = open_localizer(request.localizer), open_policy(request.control)
     from twinloop.policies.localizer import attach_control
     from twinloop.policies.policy import Policy
@@ -118,7 +118,6 @@ def run_localize_attach(request: LocalizeAttachRequest, console: Console) -> dic
             f"{request.control} is not a policy with weights of twinloop. Give a folder, not an ONNX file."
         )
     made = attach_control(localizer, control)
-    claim_output(request.output)
     made.save(request.output, _read_card(request.localizer))
     console.print(f"Policy hash {made.hash[:16]}: {request.output}", soft_wrap=True)
     console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
@@ -148,6 +147,8 @@ def run_localize_score(request: LocalizeScoreRequest, console: Console) -> dict[
     """
     if not request.localizers:
         raise InputError("Give the folder of a localizer, or of several to rank them.")
+    if request.output is not None:
+        claim_output(request.output)
     opened = {str(folder): open_localizer(folder) for folder in request.localizers}
     from twinloop.train.pictures import rank_localizers, read_pictures, score_pictures
 
@@ -166,9 +167,7 @@ def run_localize_score(request: LocalizeScoreRequest, console: Console) -> dict[
         result["ranking"] = rank_localizers(scores)
         _print_ranking(result["ranking"], console)
     if request.output is not None:
-        claim_output(request.output)
-        write_json(request.output / RESULT, result)
-        write_request(request.output)
+        return write_result(request.output, result)
     return result
 
 
@@ -199,6 +198,7 @@ def run_localize_adapt(request: LocalizeAdaptRequest, console: Console) -> dict[
     Raises:
         InputError: If the folder is no localizer, or a picture or label is wrong; see `train.pictures.read_pictures`.
     """
+    claim_output(request.output)
     localizer = open_localizer(request.localizer)
     from twinloop.train.pictures import adapt_localizer, read_pictures
 
@@ -207,7 +207,6 @@ def run_localize_adapt(request: LocalizeAdaptRequest, console: Console) -> dict[
         request.pictures, localizer, load_requested_twin(request.twin, request.output, str(request.localizer))
     )
     report = adapt_localizer(localizer, pictures)
-    claim_output(request.output)
     card = _read_card(request.localizer)
     origin = {**card.provenance, "adapted": f"from {before[:12]} with {len(pictures.files)} pictures"}
     localizer.save(request.output, replace(card, provenance=origin))

@@ -51,6 +51,7 @@ def claim_output(folder: Path) -> None:
     """
     if (folder / "result.json").exists():
         forget_locks(folder)
+        (folder / ".result.json.tmp").unlink(missing_ok=True)  # of a run whose disk refused a call
         raise InputError(f"{folder} holds an earlier run. Choose another --output, or move that one away.")
     if (folder / layout.INFO).is_file():
         raise InputError(f"{folder} holds a dataset. Choose another --output, or move that one away.")
