@@ -265,3 +265,33 @@ def test_worlds_without_a_camera_model_have_clean_images_only(rail):
     bare = add_twin_sensors(rail(), {"front": SensorSpec(device="mid360", site="lidar")})
     with pytest.raises(InputError, match="no camera sensor for front"):
         WorldCamera(bare, ["front"], height=8, width=8, sensors=True)
+
+
+def test_cameras_in_threads_of_their_own_take_the_same_images():
+    from twinloop.randomize.section import section_plan
+    from twinloop.simulate import InitialState, open_backend
+
+    twin = load_twin("so101_tabletop")
+    plan = section_plan({"default": True, "visual": {"rooms": 3}}, twin, run_seed=1, episodes=8, where="test")
+    params, states = plan.draw(range(3)), []
+    start = EpisodeStart(numbers=np.arange(3), params=params, initial=InitialState.home(twin, 3), run_seed=1)
+    running = open_backend("threads", nthread=1).start(twin, params, start.initial, 4)
+    for _ in range(3):
+        states.append(running.state.copy())
+        running.advance(start.initial.command)
+    taken = []
+    for parallel in (False, True):
+        size = {"height": 24, "width": 32, "renderer": "gl"}
+        camera = WorldCamera(twin, ["front", "wrist"], **size, rooms=True, sensors=True, parallel=parallel)
+        camera.begin_worlds(start, 4)
+        frames = []
+        for step, state in enumerate(states):
+            camera.watch(state)
+            frames.append(camera.take([0, 2], step))
+        camera.close()
+        camera.close()
+        taken.append(frames)
+    for one, other in zip(*taken, strict=True):
+        for name in ("front", "wrist"):
+            np.testing.assert_array_equal(one[name], other[name])
+    assert not np.array_equal(taken[0][0]["front"][0], taken[0][0]["front"][1])

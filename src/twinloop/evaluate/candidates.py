@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
+from twinloop.core.pool import count_cores
 from twinloop.rollout import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.observing import WorldImages
 from twinloop.rollout.policy_actor import HashedPolicy, PolicyActor
@@ -117,6 +118,7 @@ def _open_camera(twin: Twin, contract: Contract, *, sensors: bool) -> WorldCamer
         rooms=True,
         run_seed=_TEXTURE_SEED,
         sensors=sensors,
+        parallel=count_cores() > 1,
     )
 
 

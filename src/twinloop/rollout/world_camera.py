@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,7 @@ class WorldCamera:
         sensors: whether images pass through the camera models of the twin's sensors (exposure, lens, noise, latency).
             Poses between control steps are interpolated, and an image is rendered once, at the middle of its exposure.
         quality: settings of the renderer, such as ``samples`` of the path tracer; see `render.open_renderer`.
+        parallel: whether images of camera models are taken in one thread per camera; they are the same.
 
     Raises:
         UnknownNameError: If the twin has no such camera.
@@ -71,6 +73,7 @@ class WorldCamera:
         run_seed: int = 0,
         sensors: bool = False,
         quality: Mapping[str, Any] | None = None,
+        parallel: bool = False,
     ) -> None:
         for name in cameras:
             if name not in twin.spec.cameras:
@@ -86,6 +89,7 @@ class WorldCamera:
         self._twin, self._model, self._size, self._name = twin, twin.model, (height, width), renderer
         self._pool, self._rooms, self._run_seed, self._quality = texture_pool, rooms, run_seed, quality
         self._renderers: dict[tuple[int, int, tuple[str, ...]], Renderer] = {}
+        self._threads = {name: ThreadPoolExecutor(1) for name in self.cameras if parallel and sensors}
         self._looks: tuple[NDArray[np.float64], Mapping[str, NDArray]] | None = None
         self._running: _RunningWorlds | None = None
 
@@ -137,10 +141,14 @@ class WorldCamera:
         params = running.start.params.take(index)
         if not self._sensors:
             return self.take_images(running.states[-1][index], params.at(np.full(len(index), step)))
-        return {
-            name: np.stack([self._captures_of(int(row), name).take_images(range(step, step + 1))[0] for row in index])
-            for name in self.cameras
-        }
+        self._fields(running.start.params)  # before the threads, which share them
+
+        def take(name: str) -> NDArray[np.uint8]:
+            rows = [self._captures_of(int(row), name).take_images(range(step, step + 1))[0] for row in index]
+            return np.stack(rows)
+
+        waiting = {name: thread.submit(take, name) for name, thread in self._threads.items()}
+        return {name: waiting[name].result() if waiting else take(name) for name in self.cameras}
 
     def _require_worlds(self) -> _RunningWorlds:
         if self._running is None:
@@ -207,8 +215,9 @@ class WorldCamera:
 
     def close(self) -> None:
         """Free the renderers. A second call does nothing."""
-        for renderer in self._renderers.values():
-            renderer.close()
+        for (_, _, names), renderer in self._renderers.items():
+            thread = self._threads.get(names[0]) if len(names) == 1 else None  # the one that opened it
+            renderer.close() if thread is None else thread.submit(renderer.close).result()
         self._renderers.clear()
         self._model, self._looks, self._running = self._twin.model, None, None
 
