@@ -276,7 +276,8 @@ def take_demonstration_images(robot: int, look: Look, localizer: Any) -> Any:
     Where the tool was when the object was lifted, the object lay before; where it was released, the target is. Both
     follow from the readings of the joints and the nominal geometry.
     """
-    from twinloop.train.pictures import LabelledPictures, locate_tool
+    from twinloop.train.pictures import LabelledPictures
+    from twinloop.train.tool import ToolKinematics
 
     cell = make_hidden_cell(_with_devices(look), robot)
     task, numbers = open_task(TASK, cell.twin), range(DEMONSTRATIONS)
@@ -299,12 +300,12 @@ def take_demonstration_images(robot: int, look: Look, localizer: Any) -> Any:
             readings.append(batch.observation[kept, step])
     camera.close()
     truth = np.full((len(kept), len(localizer.settings.tracked)), np.nan)
-    joints = _twin().units.to_si(batch.observation)
+    joints, tool = _twin().units.to_si(batch.observation), ToolKinematics(_twin())
     for row, world in enumerate(kept):
         moments = dict(task.phases(states[world], cell.twin.control_hz))  # pyright: ignore[reportAttributeAccessIssue]
         for body, phase in (("cube", "lift"), ("target", "release")):
             columns = [localizer.settings.tracked.index(f"{body}.{axis}") for axis in "xy"]
-            truth[row, columns] = locate_tool(_twin(), joints[world, moments[phase] - 1])[:2]
+            truth[row, columns] = tool.locate(joints[world, [moments[phase] - 1]])[0, :2]
     seen: dict[str, NDArray[Any]] = {
         f"{IMAGES}{name}": np.concatenate(images)[:, None] for name, images in frames.items()
     }

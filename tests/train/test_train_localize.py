@@ -25,6 +25,7 @@ from twinloop.train.localize import (  # noqa: E402
     train_localizer,
     train_network,
 )
+from twinloop.train.tool import ToolKinematics  # noqa: E402
 
 SMALL = {"worlds": 12, "frames": 3, "height": 24, "width": 24, "steps": 8, "batch": 4, "holdout": 0.3}
 SMALL |= {"settings": {"images": {"channels": [8, 8], "halvings": 1, "per_camera": True}, "width": 16, "depth": 1}}
@@ -53,8 +54,21 @@ def test_samples_are_of_the_wanted_worlds_and_their_truth_is_what_the_simulation
     assert found.images["front"].shape == (36, 24, 24, 3)
     assert uses_devices(run.plan.twin, run.config)  # the example twin has models of its cameras
     assert run.tracked[:3] == ("cube.x", "cube.y", "cube.z")
+    plan, task = open_worlds()
+    actor = module.ExpertActor(task=task)
+    batch = module.run_batch(plan.twin, task, plan.draw(range(12)), run_seed=0, episodes=range(12), actor=actor)
+    for state, world in zip(found.state, found.world, strict=True):
+        assert np.abs(batch.observation[world] - state).max(axis=1).min() < 1e-4  # a reading in the dataset's units
     cube, target = found.truth[:, :3], found.truth[:, 3:6]
-    assert all(np.ptp(target[found.world == world], axis=0).max() < 1e-6 for world in range(12))  # a target rests
+    for world in range(12):
+        one = found.world == world
+        moved = batch.trajectories.states[world, :-1]
+        match = np.abs(batch.observation[world][:, None] - found.state[one]).max(axis=-1).argmin(axis=0)
+        tool = ToolKinematics(plan.twin)
+        believed = tool.locate(plan.twin.units.to_si(found.state[one].astype(float)))
+        true = task.environment(moved)[match]
+        apart = true[:, task.environment_names.index("target.x")] - true[:, task.environment_names.index("tool.x")]
+        np.testing.assert_allclose(target[one, 0] - believed[:, 0], apart, atol=2e-5)
     assert (np.abs(cube[:, 2]) < 0.1).all()
     assert len({image.tobytes() for image in found.images["front"]}) > 12
 

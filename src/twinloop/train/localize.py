@@ -53,7 +53,9 @@ from twinloop.train.loop import (
     write_checkpoint,
 )
 from twinloop.train.run import use_torch_settings
+from twinloop.train.tool import ToolKinematics
 from twinloop.train.worlds import describe_worlds
+from twinloop.twin import Twin
 
 OpenWorlds = Callable[[], tuple[Plan, Task]]
 """Picklable function that returns the distribution of the worlds and the task; called once in every process."""
@@ -108,7 +110,7 @@ class ImageSamples:
     Attributes:
         images: images by camera, ``(n, height, width, 3)`` uint8 sRGB.
         state: joint readings, ``(n, k)`` in the dataset's units.
-        truth: tracked values, ``(n, d)``.
+        truth: tracked values, ``(n, d)``; positions relative to the tool as the arm believes it (`_tool_errors`).
         world: number of each sample's world, ``(n,)``.
         drift: mean square change of each tracked value per control step, ``(d,)``.
     """
@@ -219,13 +221,41 @@ def _take_batch(
             frames.setdefault(name, []).append(images)
     step, world = np.nonzero(wanted.T)  # in the order in which images were taken
     changes = np.diff(truth[valid], axis=1)
+    seen = truth[world, step] + _tool_errors(plan.twin, tracked, states[world, step], readings[world, step])
     return ImageSamples(
         images={name: np.concatenate(parts) for name, parts in frames.items()},
-        state=plan.twin.units.from_si(readings)[world, step].astype(np.float32),
-        truth=truth[world, step].astype(np.float32),
+        state=readings[world, step].astype(np.float32),
+        truth=seen.astype(np.float32),
         world=np.array(numbers)[world],
         drift=np.mean(changes**2, axis=(0, 1)),
     )
+
+
+def _tool_errors(
+    twin: Twin, tracked: Sequence[str], states: NDArray[np.float64], readings: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return what is added to true positions so that they are relative to where the arm believes its tool to be.
+
+    A policy moves the tool by its joint readings, whose zeros may be wrong. What it needs is where a body is relative
+    to the tool; close to the tool, images of the wrist show just this. So a body at the tool is where the readings and
+    the nominal geometry place the tool. Without a tool centre point, nothing is added.
+
+    Args:
+        twin: the nominal twin.
+        tracked: names of the d values.
+        states: true states, ``(n, nstate)``.
+        readings: joint readings, ``(n, k)`` in the dataset's units.
+    """
+    added = np.zeros((len(states), len(tracked)))
+    if twin.robot.tcp is None:
+        return added
+    true = ToolKinematics(twin).locate_in_states(states)
+    believed = ToolKinematics(twin).locate(twin.units.to_si(readings))
+    for column, name in enumerate(tracked):
+        axis = name.rpartition(".")[2]
+        if axis in ("x", "y", "z"):
+            added[:, column] = (believed - true)[:, "xyz".index(axis)]
+    return added
 
 
 def _choose_actor(job: _ImageJob, plan: Plan, task: Task, batch: int) -> Actor:

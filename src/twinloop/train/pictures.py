@@ -33,6 +33,7 @@ from twinloop.rollout.camera import TwinCamera, camera_sensors
 from twinloop.stats import bootstrap_paired
 from twinloop.train.config import StrictConfig
 from twinloop.train.localize import measure_errors
+from twinloop.train.tool import ToolKinematics
 from twinloop.twin import Twin
 
 TOOL = "tool"  # name of the tool in clicks
@@ -270,40 +271,21 @@ def _leave_one_out(features: NDArray[np.float64], target: NDArray[np.float64], r
     return np.asarray(error / (1.0 - leverage)[:, None], dtype=np.float64)
 
 
-def locate_tool(twin: Twin, joints: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the position of the tool centre point of a twin in the world in m, ``(3,)``.
-
-    Args:
-        twin: the twin.
-        joints: positions of the joints in rad or m, ``(n,)``.
-    """
-    return _Geometry(twin).tool(joints)
-
-
-class _Geometry:
+class _Geometry(ToolKinematics):
     """Poses of the tool and of the cameras of a twin whose joints have given positions."""
 
     def __init__(self, twin: Twin) -> None:
-        if twin.robot.tcp is None:
-            raise InputError(f"The twin {twin.name} has no tool centre point. Add `tcp:` to the robot in its YAML.")
-        self.twin, self._data, self._home = twin, mujoco.MjData(twin.model), twin.home()[0]
+        super().__init__(twin)
         self._sensors = camera_sensors(twin)
-
-    def _pose(self, joints: NDArray[np.float64]) -> mujoco.MjData:
-        self._data.qpos[:] = self._home
-        self._data.qpos[self.twin.joint_qpos] = joints
-        self._data.qpos[:] = self.twin.align_motors(self._data.qpos)
-        mujoco.mj_kinematics(self.twin.model, self._data)
-        mujoco.mj_camlight(self.twin.model, self._data)
-        return self._data
 
     def tool(self, joints: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the position of the tool centre point in the world in m, ``(3,)``, for positions of the joints."""
-        return self._pose(joints).site(self.twin.robot.tcp).xpos.copy()
+        return self.locate(joints[None])[0]
 
     def camera(self, name: str, joints: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the pose of a camera in the world as a matrix ``(4, 4)`` in OpenCV's axes."""
-        data, row = self._pose(joints), camera_ids(self.twin.model, [name])[name]
+        data, row = self.pose(joints), camera_ids(self.twin.model, [name])[name]
+        mujoco.mj_camlight(self.twin.model, data)
         return opencv_pose(data.cam_xpos[row], data.cam_xmat[row])
 
     def rays(self, name: str, pixels: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
