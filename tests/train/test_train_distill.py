@@ -211,6 +211,34 @@ def test_a_new_policy_begins_with_the_eyes_of_a_localizer(task, tmp_path):
         module.copy_eyes(other, policy)
 
 
+def test_a_localizer_with_a_policy_is_taught_on_end_to_end(task, tmp_path):
+    from twinloop.train.localize import LocalizeConfig, train_localizer
+
+    control = module.DistillRun(plan=PLAN, task=task, config=DistillConfig(**{**SMALL, "rounds": 1}), folder=tmp_path)
+    small = {"worlds": 10, "frames": 1, "height": 20, "width": 24, "steps": 2, "batch": 4, "cameras": ("front",)}
+    policy = control.run()[0]
+    config = LocalizeConfig(**small, settings={"width": 8, "depth": 1, "look_every": 4, **EYES})
+    train_localizer(lambda: (PLAN, task), config, tmp_path / "seeing", control=policy)
+    seeing = open_policy(tmp_path / "seeing")
+    config = DistillConfig(**{key: value for key, value in SMALL.items() if key != "settings"})
+    run = module.DistillRun(plan=PLAN, task=task, config=config, folder=tmp_path / "on", base=seeing)
+    taught, rows = run.run()
+    assert rows[0]["by_policy"] == 4  # it acts from the first round on
+    assert run.data[0]["observation.images.front"].shape == (4, 3, 20, 24, 3)  # 12 steps, every fourth
+    before, after = seeing.state_dict(), taught.state_dict()
+    for part in ("network.encoder", "network.head.weight", "control.network.head.weight"):
+        assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith(part)), part
+    for name in ("drift", "spread", "control.normalizer.columns.state.scale"):
+        assert torch.equal(before[name], after[name])
+    with pytest.raises(InputError, match="or a localizer with a policy"):
+        module.DistillRun(plan=PLAN, task=task, config=config, folder=tmp_path, base=_without_control(seeing))
+
+
+def _without_control(policy):
+    settings = policy.settings.model_copy(update={"control": None})
+    return module.new_policy("localizer", policy.contract, settings, policy.statistics)
+
+
 def test_what_cannot_be_taught_is_said(task, tmp_path):
     with pytest.raises(InputError, match="no expert that can label"):
         distill(PLAN, open_task("reach_moving", TWIN), DistillConfig(), tmp_path / "policy")

@@ -116,6 +116,21 @@ class Localizer(Policy):
         chunk, _ = self.control({**seen, ENVIRONMENT: tracked[:, None]}, noise, domain)
         return chunk, features
 
+    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the training loss of the control policy that acts on the estimates of one image; see `Policy.loss`.
+
+        Gradients pass through the estimates, so the localizer is trained too; its variances are not.
+
+        Raises:
+            InputError: If there is no control policy, or an array is missing or has another shape.
+        """
+        if self.control is None:
+            raise InputError(_NO_CONTROL)
+        found, _ = self.locate(batch)
+        tracked = self.normalize_headings(found)[:, self._columns]
+        seen = {key: values for key, values in batch.items() if not key.startswith(IMAGES) and key != MEMORY}
+        return self.control.loss({**seen, ENVIRONMENT: tracked[:, None]}, generator)
+
     def update_estimates(self, observation: Batch) -> Tensor:
         """Return the features after this control step, ``(n, 1 + 2d)``: 1, filtered values, their variances."""
         memory, size = observation[MEMORY].to(torch.float32), len(self.settings.tracked)

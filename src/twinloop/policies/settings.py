@@ -172,6 +172,11 @@ class CommonSettings(_Strict):
         return 1
 
     @property
+    def steps_between_images(self) -> int:
+        """Number of control steps from one used image to the next, if the policy reads one observation."""
+        return self.n_action_steps * self.look_interval
+
+    @property
     def memory_size(self) -> int:
         """Number of features of the previous prediction that the policy reads again; 0 for none."""
         return 0

@@ -145,7 +145,7 @@ class LabellingActor:
 
         def command(simulation: Simulation) -> Array:
             nonlocal held, earlier
-            looks = simulation.step_index % self.settings.n_action_steps == 0
+            looks = simulation.step_index % self.settings.steps_between_images == 0
             seen = observer.observe_worlds(simulation.state, simulation.step_index, seeing=np.full(number, looks))
             for name, frames in seen.items():
                 if name.startswith(IMAGES) and looks:

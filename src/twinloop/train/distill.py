@@ -37,7 +37,7 @@ from twinloop.hardware.limits import command_limits
 from twinloop.policies.factory import new_policy
 from twinloop.policies.folder import PolicyCard
 from twinloop.policies.policy import IS_PAD, Policy
-from twinloop.policies.settings import AdaptiveSettings, CommandLimits, MlpSettings, read_settings
+from twinloop.policies.settings import AdaptiveSettings, CommandLimits, LocalizerSettings, MlpSettings, read_settings
 from twinloop.policies.statistics import LAST_COMMAND, PARAMETERS, Statistics, relative_actions
 from twinloop.randomize import Plan
 from twinloop.rollout.episodes import run_batch
@@ -205,11 +205,16 @@ class DistillRun:
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def __post_init__(self) -> None:
+        if self.base is not None and self.base.contract.cameras:
+            cameras = self.base.contract.cameras
+            height, width = next(iter(cameras.values()))
+            given = {"cameras": tuple(cameras), "height": height, "width": width}
+            self.config = self.config.model_copy(update=given)
         self.labelled_by = require_labels(self.task, self.plan.twin, self.teacher)
         self.contract = self._choose_contract()
         drawn = self.plan.draw(range(_MEDIAN_OF))
         settings = self._choose_settings(drawn) if self.base is None else self._settings_of(self.base)
-        assert isinstance(settings, MlpSettings | AdaptiveSettings)  # noqa: S101 - of these kinds
+        assert isinstance(settings, MlpSettings | AdaptiveSettings | LocalizerSettings)  # noqa: S101 - of these kinds
         if settings.chunk_size != settings.n_action_steps or not settings.last_command:
             raise InputError(
                 "On-policy teaching needs last_command: true, and n_action_steps equal to chunk_size, so that all "
@@ -249,11 +254,12 @@ class DistillRun:
         unlike = base.contract.find_differences(self.contract)
         if unlike:
             raise InputError("The policy to continue from does not fit these worlds. " + "; ".join(unlike) + ".")
-        if base.settings.kind not in get_args(TaughtKind) or self.config.settings:
+        sees = isinstance(base.settings, LocalizerSettings) and base.settings.control is not None
+        if (base.settings.kind not in get_args(TaughtKind) and not sees) or self.config.settings:
             raise InputError(
-                f"Teaching continues from a policy of kind {' or '.join(get_args(TaughtKind))} with its own settings; "
-                f"this one is {base.settings.kind}, and {len(self.config.settings)} settings are given. Leave --set "
-                "out, or teach a new policy."
+                f"Teaching continues from a policy of kind {', '.join(get_args(TaughtKind))} or a localizer with a "
+                f"policy, with its own settings; this one is {base.settings.kind}, and {len(self.config.settings)} "
+                "settings are given. Leave --set out, or teach a new policy."
             )
         return base.settings
 
@@ -373,7 +379,7 @@ class DistillRun:
                     rate = learning_rate(step, steps=steps, peak=config.lr, warmup=0.0)
                     for group in learner.optimizer.param_groups:
                         group["lr"] = rate
-                total += learner.step(self._batch(columns, random))[self.settings.loss]
+                total += next(iter(learner.step(self._batch(columns, random)).values()))
                 advance(1)
         mean = float(total) / steps
         if not np.isfinite(mean):
@@ -386,13 +392,14 @@ class DistillRun:
 
     def _batch(self, columns: Mapping[str, Tensor], random: np.random.Generator) -> dict[str, Tensor]:
         (worlds, length), chunk = columns[ACTION].shape[:2], self.settings.chunk_size
+        apart = self.settings.steps_between_images if self._cameras is not None else chunk
         world = torch.from_numpy(random.integers(0, worlds, self.config.batch))
-        step = chunk * torch.from_numpy(random.integers(0, -(-length // chunk), self.config.batch))
+        step = apart * torch.from_numpy(random.integers(0, -(-length // apart), self.config.batch))
         ahead = step[:, None] + torch.arange(chunk)
         label = columns[ACTION][world[:, None], ahead.clamp(max=length - 1)]
         made = {**self._observe(columns, world, step), ACTION: label, IS_PAD: ahead >= length}
         if self._cameras is not None:
-            made |= self._show(world.numpy(), (step // chunk).numpy(), random)
+            made |= self._show(world.numpy(), (step // apart).numpy(), random)
         return {**made, PARAMETERS: columns[PARAMETERS][world]} if self.estimates else made
 
     def _show(
