@@ -53,7 +53,7 @@ PolicyKind = Literal["split", "adapted", "end", "nominal"]
 POLICIES: dict[PolicyKind, str] = {
     "split": "localizer and policy from states",
     "adapted": f"the same, corrected with {DEMONSTRATIONS} demonstrations on the robot",
-    "end": "end to end",
+    "end": "the same, taught on end to end in simulation",
     "nominal": "localizer and policy from states; trained on the nominal look only",
 }
 
@@ -114,15 +114,7 @@ CONTROL: dict[str, Any] = {
     },
 }
 LOCALIZER: dict[str, Any] = {"cameras": CAMERAS, "worlds": 3000, "frames": 16, "steps": 12_000}
-END: dict[str, Any] = {
-    "cameras": CAMERAS,
-    "worlds": 128,
-    "rounds": 6,
-    "steps": 600,
-    "final_steps": 4000,
-    "batch": 64,
-    "lr": 2e-3,
-}
+END: dict[str, Any] = {"worlds": 64, "rounds": 4, "steps": 400, "final_steps": 2400, "batch": 64, "lr": 5e-4}
 
 
 def settings_text(settings: PixelSettings) -> dict[str, Any]:

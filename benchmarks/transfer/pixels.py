@@ -180,8 +180,8 @@ class PixelPart:
         from twinloop.train.distill import DistillConfig, distill
 
         plan, task = open_worlds(False, self.seed)
-        eyes = open_policy(self.part("localizer").path)
-        distill(plan, task, DistillConfig(**END, seed=self.seed), self.path, eyes=eyes)
+        base = open_policy(self.part("localizer").path)
+        distill(plan, task, DistillConfig(**END, seed=self.seed), self.path, base=base)
 
     def _adapt(self) -> None:
         from twinloop.policies.localizer import Localizer
