@@ -96,23 +96,7 @@ class PixelSettings:
 
 
 # Settings of all policies, chosen on robots 0 to 3 and in the twin's own worlds.
-CONTROL: dict[str, Any] = {
-    "constant_errors": {
-        **dict.fromkeys(("cube.x", "cube.y"), 2.5e-3),
-        **dict.fromkeys(("target.x", "target.y"), 3e-3),
-        "cube.z": 1.25e-3,
-        "target.z": 7.5e-4,
-        "cube.heading.cos": 0.025,
-        "cube.heading.sin": 0.05,
-    },
-    "slow_errors": {
-        **dict.fromkeys(("cube.x", "cube.y", "cube.z"), 2e-3),
-        **dict.fromkeys(("target.x", "target.y"), 1.5e-3),
-        "target.z": 1e-4,
-        "cube.heading.cos": 0.025,
-        "cube.heading.sin": 0.05,
-    },
-}
+CONTROL: dict[str, Any] = {}
 LOCALIZER: dict[str, Any] = {"cameras": CAMERAS, "worlds": 3000, "frames": 16, "steps": 12_000}
 END: dict[str, Any] = {"worlds": 64, "rounds": 4, "steps": 400, "final_steps": 2400, "batch": 64, "lr": 5e-4}
 

@@ -26,7 +26,7 @@ from twinloop.twin import load_twin
 
 _ROOMS = ((1, 1000), (100_001, 200_000))
 _EACH, _STEP = 3, 45  # rooms of each kind; control step at which the images are taken
-_SIZE = {"height": 240, "width": 320}
+_HEIGHT, _WIDTH = 240, 320
 _QUALITY = {"mitsuba": {"samples": 16}}
 
 
@@ -46,8 +46,9 @@ def take_looks(renderer: str, rooms: tuple[int, int], seed: int) -> list[NDArray
     batch = run_batch(twin, task, params, run_seed=seed, episodes=numbers, actor=ExpertActor(task=task))
     quality = _QUALITY.get(renderer)
     camera = WorldCamera(
-        twin, CAMERAS[:1], **_SIZE, renderer=renderer, rooms=True, run_seed=seed, sensors=True, quality=quality
-    )
+        twin, CAMERAS[:1], height=_HEIGHT, width=_WIDTH, renderer=renderer, rooms=True, run_seed=seed, sensors=True,
+        quality=quality,
+    )  # fmt: skip
     start = EpisodeStart(numbers=np.arange(_EACH), params=params, initial=batch.initial, run_seed=seed)
     camera.begin_worlds(start, task.nstep)
     for step in range(_STEP + 1):
