@@ -5,7 +5,6 @@ They have the feature names of LeRobot and the units of a dataset.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -43,44 +42,6 @@ class WorldImages(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateErrors:
-    """Errors of tracked values that are estimated from images: they do not change from step to step like noise.
-
-    Each value has a constant error per episode, and an error that changes slowly: a sequence of independent normal
-    numbers, one per ``seconds``, with linear interpolation between them.
-
-    Attributes:
-        constant: standard deviation of the constant error by name of the value, in the unit of the value.
-        slow: standard deviation of the slow error, by name of the value.
-        seconds: time between two independent values of the slow error, in s.
-    """
-
-    constant: Mapping[str, float]
-    slow: Mapping[str, float]
-    seconds: float = 0.5
-
-    def draw(self, names: Sequence[str], worlds: EpisodeStart, time: float) -> NDArray[np.float64]:
-        """Return the errors of the named values in each world, ``(nworld, n)``; values without an entry have none.
-
-        Args:
-            names: names of the n values.
-            worlds: the worlds, whose seeds determine the errors.
-            time: time since the start of the episodes in s.
-        """
-        where = {"size": len(names), "attempt": worlds.attempt}
-        knot, part = divmod(time / self.seconds, 1.0)
-
-        def normal(stream: str, step: int) -> NDArray[np.float64]:
-            return ndtri(uniforms(worlds.run_seed, f"rollout/estimates/{stream}", worlds.numbers, step=step, **where))
-
-        early, late = normal("slow", int(knot)), normal("slow", int(knot) + 1)
-        # The variance of an interpolation between two normal numbers is least in the middle; it is made constant.
-        slow = ((1.0 - part) * early + part * late) / math.hypot(1.0 - part, part)
-        sizes = [np.array([table.get(name, 0.0) for name in names]) for table in (self.constant, self.slow)]
-        return sizes[0] * normal("constant", 0) + sizes[1] * slow
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrackerNoise:
     """Errors of a tracker that measures the poses of objects in the scene.
 
@@ -89,13 +50,11 @@ class TrackerNoise:
         offset: constant error of positions ``(3,)`` in m, because the tracker's frame is displaced from the robot's.
         spread: half width in m of the uniform distribution of a further error of positions, which is drawn once per
             episode and axis.
-        estimates: further errors of values that are estimated from images; None for none.
     """
 
     noise: float = 0.0
     offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
     spread: float = 0.0
-    estimates: EstimateErrors | None = None
 
     def draw_offset(self, worlds: EpisodeStart) -> NDArray[np.float64]:
         """Return the error of positions in each world, ``(nworld, 3)`` in m."""
@@ -161,7 +120,7 @@ class WorldObserver:
     ) -> None:
         self._task, self._worlds, self._tracker = task, worlds, tracker
         self._offset = tracker.draw_offset(worlds)
-        self._units, self._images, self._hz = units or twin.units, images, twin.control_hz
+        self._units, self._images = units or twin.units, images
         self._latest = dict[str, NDArray[np.uint8]]()
         nstep = task.nstep if nstep is None else nstep
         if images is not None:
@@ -209,10 +168,7 @@ class WorldObserver:
         if self._tracker.noise:
             where = {"size": true.shape[1], "attempt": worlds.attempt, "step": step}
             chance = uniforms(worlds.run_seed, "rollout/tracker", worlds.numbers, **where)
-        seen = self._tracker.add_errors(true, names, chance, self._offset)
-        if self._tracker.estimates is None:
-            return seen
-        return seen + self._tracker.estimates.draw(names, worlds, step / self._hz)
+        return self._tracker.add_errors(true, names, chance, self._offset)
 
 
 def offered_contract(

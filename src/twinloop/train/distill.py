@@ -15,7 +15,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -42,7 +42,7 @@ from twinloop.policies.statistics import LAST_COMMAND, PARAMETERS, Statistics, r
 from twinloop.randomize import Plan
 from twinloop.rollout.episodes import run_batch
 from twinloop.rollout.labelling import LabellingActor, require_labels
-from twinloop.rollout.observing import EstimateErrors, TrackerNoise, offered_contract
+from twinloop.rollout.observing import TrackerNoise, offered_contract
 from twinloop.rollout.policy_actor import HashedPolicy
 from twinloop.simulate import open_backend
 from twinloop.tasks.protocol import Task
@@ -99,9 +99,6 @@ class DistillConfig(ImageConfig):
             from a camera is measured to 0.5 to 1 mm.
         tracker_offset: largest constant error of tracked positions in an episode, in m, per axis. Hand-eye calibration
             with a printed board is off by 1 to 3 mm.
-        constant_errors: standard deviations of further constant errors of tracked values, by name; with
-            ``slow_errors``, those of a localizer (`rollout.observing.EstimateErrors`).
-        slow_errors: standard deviations of errors that change within about 0.5 s, by name.
         other_share: share of the worlds from the other distribution, if two are given.
         expert_share: share of the worlds of later rounds in which the expert acts.
         batch: samples per step.
@@ -122,8 +119,6 @@ class DistillConfig(ImageConfig):
     final_steps: int = Field(default=9000, ge=1)
     tracker_noise: float = Field(default=0.0, ge=0, le=0.1)
     tracker_offset: float = Field(default=0.0, ge=0, le=0.1)
-    constant_errors: dict[str, Annotated[float, Field(ge=0, le=10)]] = Field(default_factory=dict)
-    slow_errors: dict[str, Annotated[float, Field(ge=0, le=10)]] = Field(default_factory=dict)
     other_share: float = Field(default=0.5, ge=0, le=1)
     expert_share: float = Field(default=0.0, ge=0, le=1)
     batch: int = Field(default=128, ge=1)
@@ -309,7 +304,7 @@ class DistillRun:
             by_expert=order < count,
             teacher=self.teacher,
             believed={**self.believed, **known},
-            tracker=self._tracker(),
+            tracker=TrackerNoise(noise=config.tracker_noise, spread=config.tracker_offset),
             images=self._cameras,
         )
         batch = run_batch(
@@ -340,15 +335,6 @@ class DistillRun:
             "steps": int(arrays["label"].shape[0] * arrays["label"].shape[1]),
             **inferred,
         }
-
-    def _tracker(self) -> TrackerNoise:
-        config = self.config
-        estimates = EstimateErrors(constant=config.constant_errors, slow=config.slow_errors)
-        return TrackerNoise(
-            noise=config.tracker_noise,
-            spread=config.tracker_offset,
-            estimates=estimates if config.constant_errors or config.slow_errors else None,
-        )
 
     def _draw(self, episodes: range) -> ParamTable:
         """Return the worlds of a round, of which exactly the share ``other_share`` is from the other plan."""
