@@ -153,3 +153,21 @@ def test_rooms_are_drawn_by_number_or_range():
 def test_wrong_numbers_of_rooms_are_refused(value):
     with pytest.raises(InputError, match=r"a.yaml: randomization.visual.rooms: rooms are numbered from 1 to 200,000"):
         section_plan({"visual": {"rooms": value}}, TWINS["so101_tabletop"], run_seed=0, episodes=1, where="a.yaml")
+
+
+@pytest.mark.parametrize("height", [-0.003, 0.003])
+def test_a_lower_or_higher_table_is_not_covered_by_what_lies_on_it(images, height):
+    twin, renderer = images
+    numbers = np.array([0, *range(1, 60)])
+    values = {"place/room": numbers, "geom/table/position/z": np.full(len(numbers), height)}
+    model = twin.visual_model(rooms=True, seed=3)
+    fields = twin.fields(twin.table(len(numbers), values), model=model, visual=True).arrays
+    lying = np.array([[0.22, 0.1, height]])
+    home = SceneStates(
+        qpos=np.repeat(twin.home()[0][None], len(numbers), axis=0),
+        mocap_pos=np.repeat(lying[None], len(numbers), axis=0),
+    )
+    seen = renderer.observe(home, fields, channels=("geom",))["front"]["geom"]
+    pixels = (seen == model.geom("target").id).sum(axis=(1, 2))
+    assert pixels[0] > 10
+    assert (pixels[1:] >= 0.7 * pixels[0]).all(), pixels

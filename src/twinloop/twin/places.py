@@ -473,9 +473,11 @@ def _write_room(fields: Mapping[str, NDArray], model: mujoco.MjModel, room: Room
     for geom, use in _read_stage(model).uses.items():
         fields["geom_matid"][geom] = model.material(f"{_BODY}/{room.surfaces[use]}").id
         fields["geom_rgba"][geom] = 1.0
+    rise = _find_rise(fields, model)
     for name, part in room.parts.items():
         geom = model.geom(f"{_BODY}/{name}").id
-        fields["geom_pos"][geom], fields["geom_quat"][geom] = part.position, part.quaternion
+        carried = rise if name.startswith(_CARRIED) else 0.0
+        fields["geom_pos"][geom], fields["geom_quat"][geom] = part.position + [0.0, 0.0, carried], part.quaternion
         fields["geom_size"][geom], fields["geom_rgba"][geom] = part.size, (*linear_to_srgb(part.colour), 1.0)
         fields["geom_matid"][geom] = model.material(f"{_BODY}/{part.surface}").id if part.surface else -1
         fields["geom_rbound"][geom] = np.linalg.norm(part.size)
@@ -484,6 +486,25 @@ def _write_room(fields: Mapping[str, NDArray], model: mujoco.MjModel, room: Room
     for i, lamp in enumerate(room.lamps):
         for name, value in lamp.items():
             fields[name][model.light(f"{_BODY}/lamp{i}").id] = value
+
+
+def _find_rise(fields: Mapping[str, NDArray], model: mujoco.MjModel) -> float:
+    """Return by how much the surface that carries the scene is higher than in the compiled model, in m.
+
+    In a world with a lower table, a desk around it and a mat at the nominal height would hide flat things on the table.
+    """
+    uses = _read_stage(model).uses
+    carrying = [geom for geom, use in uses.items() if use == "desk"] or [g for g, use in uses.items() if use == "floor"]
+    if not carrying:
+        return 0.0
+    geom = carrying[0]
+    box = model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_BOX
+    tops = [pos[geom, 2] + (size[geom, 2] if box else 0.0)
+            for pos, size in ((fields["geom_pos"], fields["geom_size"]), (model.geom_pos, model.geom_size))]  # fmt: skip
+    return float(tops[0] - tops[1])
+
+
+_CARRIED = ("desk", "mat", "clutter")  # parts on or at the surface that carries the scene
 
 
 def _half_lengths(kind: int, size: Array) -> Array:
