@@ -125,7 +125,7 @@ class TestOrder:
             part.path.mkdir(parents=True, exist_ok=True)
             write_json(part.path / "seconds.json", {"wall_s": 2.0, "processor_s": 1.0})
         assert sum(part.kind == "policy" for stage in stages for part in stage) == 3
-        took = study._make_all(needed, Console(quiet=True), 1)
+        took = study.make_all(needed, Console(quiet=True), 1)
         assert {kind: clocks["processor_s"] for kind, clocks in took.items()} == {
             "demonstrations": 1.0,
             "log": 1.0,
