@@ -129,6 +129,14 @@ def test_training_lowers_the_loss_and_the_uncertainty_fits_held_out_worlds(sampl
     error = localizer.estimate_tracked(planted.observe(np.flatnonzero(rows)))[0] - planted.truth[rows]
     assert np.sqrt(np.mean(error**2)) < 0.6 * bright[:, 0].std()  # a change of brightness is among the augmentations
     assert all(0.8 < share <= 1.0 for share in report["inside_95"].values())
+    turned = ImageSamples(**{**vars(planted), "truth": planted.truth.copy()})
+    heading = [run.tracked.index(f"cube.heading.{part}") for part in ("cos", "sin")]
+    turned.truth[:, heading] = turned.truth[:, heading[::-1]] * [
+        -1.0,
+        1.0,
+    ]  # a quarter turn, after which a cube is equal
+    again = fit_uncertainty(localizer, turned, config)
+    assert again["bodies"]["cube heading, rad"] == pytest.approx(report["bodies"]["cube heading, rad"], abs=1e-6)
     np.testing.assert_allclose(localizer.drift.numpy(), 1e-6)
 
 

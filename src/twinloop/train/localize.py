@@ -340,17 +340,22 @@ def fit_uncertainty(localizer: Localizer, samples: ImageSamples, config: Localiz
     """Set drift and spread of a trained localizer, and return its errors in held-out worlds; see `measure_errors`."""
     rows = np.flatnonzero(held_out(samples.world, config))
     found, deviation = localizer.estimate_tracked(samples.observe(rows))
-    error = found - samples.truth[rows]
+    truth = localizer.match_turns(torch.from_numpy(found), torch.from_numpy(samples.truth[rows]).double()).numpy()
+    ratio, world, names = (found - truth) / deviation, samples.world[rows], localizer.settings.tracked
+    even = np.isin(world, np.unique(world)[::2])  # worlds for the factor; the others show whether it holds
+    factor = np.quantile(np.abs(ratio[even]), 0.95, axis=0) / _TWO_SIDED
     localizer.drift.copy_(torch.from_numpy(samples.drift))
-    localizer.spread.copy_(torch.from_numpy(np.sqrt(np.mean((error / deviation) ** 2, axis=0))))
-    deviation = deviation * localizer.spread.numpy()
-    within = np.mean(np.abs(error) <= 1.96 * deviation, axis=0)
-    names = localizer.settings.tracked
+    localizer.spread.copy_(torch.from_numpy(factor))
+    others = ratio[~even] if (~even).any() else ratio
+    within = np.mean(np.abs(others) <= _TWO_SIDED * factor, axis=0)
     return {
-        "bodies": measure_errors(names, found, samples.truth[rows], samples.world[rows], seed=config.seed),
+        "bodies": measure_errors(names, found, truth, world, seed=config.seed),
         "inside_95": dict(zip(names, within.tolist(), strict=True)),
-        "worlds": len(np.unique(samples.world[rows])),
+        "worlds": len(np.unique(world)),
     }
+
+
+_TWO_SIDED = 1.96  # standard deviations that contain 95 % of a normal distribution
 
 
 def measure_errors(

@@ -477,7 +477,10 @@ def _write_room(fields: Mapping[str, NDArray], model: mujoco.MjModel, room: Room
     for name, part in room.parts.items():
         geom = model.geom(f"{_BODY}/{name}").id
         carried = rise if name.startswith(_CARRIED) else 0.0
-        fields["geom_pos"][geom], fields["geom_quat"][geom] = part.position + [0.0, 0.0, carried], part.quaternion
+        fields["geom_pos"][geom], fields["geom_quat"][geom] = (
+            part.position + np.array([0.0, 0.0, carried]),
+            part.quaternion,
+        )
         fields["geom_size"][geom], fields["geom_rgba"][geom] = part.size, (*linear_to_srgb(part.colour), 1.0)
         fields["geom_matid"][geom] = model.material(f"{_BODY}/{part.surface}").id if part.surface else -1
         fields["geom_rbound"][geom] = np.linalg.norm(part.size)
@@ -499,9 +502,9 @@ def _find_rise(fields: Mapping[str, NDArray], model: mujoco.MjModel) -> float:
         return 0.0
     geom = carrying[0]
     box = model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_BOX
-    tops = [pos[geom, 2] + (size[geom, 2] if box else 0.0)
-            for pos, size in ((fields["geom_pos"], fields["geom_size"]), (model.geom_pos, model.geom_size))]  # fmt: skip
-    return float(tops[0] - tops[1])
+    both = ((fields["geom_pos"], fields["geom_size"]), (model.geom_pos, model.geom_size))
+    here, nominal = (place[geom, 2] + (size[geom, 2] if box else 0.0) for place, size in both)
+    return float(here - nominal)
 
 
 _CARRIED = ("desk", "mat", "clutter")  # parts on or at the surface that carries the scene
