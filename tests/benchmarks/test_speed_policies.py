@@ -5,15 +5,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.speed.policies import _observed
+from benchmarks.speed.policies import ACTING, _observed
 from twinloop.core.contract import ENVIRONMENT, STATE
-from twinloop.policies import KINDS, Statistics, new_policy
+from twinloop.policies import Statistics, new_policy
 from twinloop.rollout import offered_contract
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ACTING)
 def test_the_benchmark_observes_what_each_kind_reads(kind):
     twin = load_twin("so101_tabletop")
     contract = offered_contract(twin, open_task("pick_and_place", twin))

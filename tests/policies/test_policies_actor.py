@@ -11,7 +11,7 @@ from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.core.units import unit_map_from_ranges
-from twinloop.policies import KINDS, PolicyLoop, new_policy, open_policy, read_settings
+from twinloop.policies import PolicyLoop, new_policy, open_policy, read_settings
 from twinloop.rollout import PolicyActor, TrackerNoise, offered_contract, run_batch
 from twinloop.simulate import InitialState, open_backend
 
@@ -75,7 +75,7 @@ def run(task, actor, episodes, *, run_seed=3):
     return run_batch(task.twin, task, table, run_seed=run_seed, episodes=episodes, actor=actor, backend=backend)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_an_episode_is_the_same_alone_and_in_any_company(kind, task, tmp_path):
     pytest.importorskip("torch")
     contract = offered_contract(task.twin, task)

@@ -9,9 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
-from support.policies import contract, observation, small
+from support.policies import SMALL, contract, observation, small
 from twinloop.core.errors import DatasetLockedError, InputError, UnknownNameError
-from twinloop.policies import KINDS, PolicyCard, open_policy, read_card, read_config
+from twinloop.policies import PolicyCard, open_policy, read_card, read_config
 
 torch = pytest.importorskip("torch")
 
@@ -36,7 +36,7 @@ def saved(tmp_path):
     return policy.save(tmp_path / "policy", _CARD), policy
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_a_policy_comes_back_bit_for_bit(kind, tmp_path):
     of = contract(cameras={"front": (16, 16)})
     policy = small(kind, of, n_obs_steps=2, domains=["sim", "real"], action_space="delta_to_state")

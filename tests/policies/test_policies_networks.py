@@ -8,7 +8,7 @@ import pytest
 from support.policies import SMALL, batch, contract, observation, small
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE
 from twinloop.core.errors import InputError
-from twinloop.policies import KINDS, LAST_COMMAND, Statistics, new_policy
+from twinloop.policies import LAST_COMMAND, Statistics, new_policy
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +34,7 @@ _SEEN = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("seen", _SEEN)
 def test_what_is_seen_becomes_chunks_and_gradients(kind, seen):
     of = contract(**_SEEN[seen])
@@ -61,7 +61,7 @@ def test_what_is_seen_becomes_chunks_and_gradients(kind, seen):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_what_stands_beyond_an_episode_changes_nothing(kind):
     policy = small(kind)
     rows = batch(policy, 6)
@@ -110,7 +110,7 @@ def test_the_divergence_is_that_of_two_normals():
     assert each.mean().item() == pytest.approx((parts["l1"] + 3 * parts["kl"]).item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_a_row_is_answered_alike_in_any_company(kind):
     policy = small(kind)
     seen = observation(policy, 70)
@@ -124,7 +124,7 @@ def test_a_row_is_answered_alike_in_any_company(kind):
     np.testing.assert_array_equal(latent[0], features[41])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_portions_give_what_the_network_gives_at_once(kind):
     policy = small(kind)
     seen = observation(policy, 37)
@@ -137,7 +137,7 @@ def test_portions_give_what_the_network_gives_at_once(kind):
     np.testing.assert_array_equal(policy.predict_with_features(seen)[1], latent)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_a_seed_makes_the_weights_and_leaves_the_callers_chance(kind):
     torch.manual_seed(3)
     expected = torch.rand(2)
@@ -161,7 +161,7 @@ def test_predicting_leaves_mode_and_threads_as_they_were():
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_a_domain_token_and_the_last_command_are_inputs(kind):
     policy = small(kind, domains=["sim", "real"], last_command=True)
     seen = observation(policy, 3)
@@ -269,8 +269,8 @@ def _train(policy, rows, steps, lr, seed=0):
 
 
 _BY_HEART = [
-    *((kind, space, {}) for kind in KINDS for space in ("absolute", "delta_to_state")),
-    *((kind, "absolute", {"front": (16, 16)}) for kind in KINDS),
+    *((kind, space, {}) for kind in SMALL for space in ("absolute", "delta_to_state")),
+    *((kind, "absolute", {"front": (16, 16)}) for kind in SMALL),
 ]
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
-from support.policies import contract, observation, small
+from support.policies import SMALL, contract, observation, small
 from support.release_commands import ASKED, OFF
 from support.releases import evaluation
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
-from twinloop.policies import KINDS, PolicyCard, PolicyLoop, open_policy, read_card, read_config
+from twinloop.policies import PolicyCard, PolicyLoop, open_policy, read_card, read_config
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -48,7 +48,7 @@ def exported_mlp(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cameras", [{}, {"front": (16, 20), "arm": (16, 16)}])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_every_kind_gives_the_commands_of_torch(kind, cameras, tmp_path):
     more = _MORE | {"act": {"sample_latent": True}, "adaptive": {"n_obs_steps": 6}}.get(kind, {})
     policy = small(kind, contract(cameras=cameras), **more)
