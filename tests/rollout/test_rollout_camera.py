@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 
 import mujoco
@@ -295,3 +296,9 @@ def test_cameras_in_threads_of_their_own_take_the_same_images():
         for name in ("front", "wrist"):
             np.testing.assert_array_equal(one[name], other[name])
     assert not np.array_equal(taken[0][0]["front"][0], taken[0][0]["front"][1])
+    camera = WorldCamera(twin, ["front", "wrist"], **size, rooms=True, sensors=True, parallel=True)
+    camera.begin_worlds(start, 4)
+    camera.watch(states[0])
+    camera.take([0], 0)
+    del camera  # without close: what is left belongs to no thread
+    gc.collect()

@@ -311,6 +311,12 @@ class GlRenderer(Renderer):
         finally:
             self._scene.flags[:] = before
 
+    def detach(self) -> None:
+        """Release the OpenGL context from this thread, so that another one may use or close the renderer."""
+        from mujoco.egl import EGL, EGL_DISPLAY
+
+        EGL.eglMakeCurrent(EGL_DISPLAY, EGL.EGL_NO_SURFACE, EGL.EGL_NO_SURFACE, EGL.EGL_NO_CONTEXT)
+
     def close(self) -> None:
         """Free the EGL and OpenGL contexts. A second call does nothing."""
         window, self._window = self._window, None

@@ -172,6 +172,10 @@ class Renderer(Protocol):
         """
         ...
 
+    def detach(self) -> None:
+        """Let another thread use or close the renderer; without effect where any thread may."""
+        return
+
     def close(self) -> None:
         """Free all resources. A second call does nothing."""
         ...

@@ -147,7 +147,14 @@ class WorldCamera:
             rows = [self._captures_of(int(row), name).take_images(range(step, step + 1))[0] for row in index]
             return np.stack(rows)
 
-        waiting = {name: thread.submit(take, name) for name, thread in self._threads.items()}
+        def take_apart(name: str) -> NDArray[np.uint8]:
+            images = take(name)
+            for (_, _, names), renderer in tuple(self._renderers.items()):
+                if names == (name,):
+                    renderer.detach()
+            return images
+
+        waiting = {name: thread.submit(take_apart, name) for name, thread in self._threads.items()}
         return {name: waiting[name].result() if waiting else take(name) for name in self.cameras}
 
     def _require_worlds(self) -> _RunningWorlds:
@@ -215,9 +222,8 @@ class WorldCamera:
 
     def close(self) -> None:
         """Free the renderers. A second call does nothing."""
-        for (_, _, names), renderer in self._renderers.items():
-            thread = self._threads.get(names[0]) if len(names) == 1 else None  # the one that opened it
-            renderer.close() if thread is None else thread.submit(renderer.close).result()
+        for renderer in self._renderers.values():
+            renderer.close()
         self._renderers.clear()
         self._model, self._looks, self._running = self._twin.model, None, None
 
