@@ -69,6 +69,8 @@ def test_samples_are_of_the_wanted_worlds_and_their_truth_is_what_the_simulation
         true = task.environment(moved)[match]
         apart = true[:, task.environment_names.index("target.x")] - true[:, task.environment_names.index("tool.x")]
         np.testing.assert_allclose(target[one, 0] - believed[:, 0], apart, atol=2e-5)
+        height = true[:, task.environment_names.index("target.z")]
+        np.testing.assert_allclose(target[one, 2], height, atol=1e-6)
     assert (np.abs(cube[:, 2]) < 0.1).all()
     assert len({image.tobytes() for image in found.images["front"]}) > 12
 

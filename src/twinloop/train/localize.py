@@ -110,7 +110,7 @@ class ImageSamples:
     Attributes:
         images: images by camera, ``(n, height, width, 3)`` uint8 sRGB.
         state: joint readings, ``(n, k)`` in the dataset's units.
-        truth: tracked values, ``(n, d)``; positions relative to the tool as the arm believes it (`_tool_errors`).
+        truth: tracked values, ``(n, d)``; horizontally relative to the tool as the arm believes it (`_tool_errors`).
         world: number of each sample's world, ``(n,)``.
         drift: mean square change of each tracked value per control step, ``(d,)``.
     """
@@ -234,11 +234,12 @@ def _take_batch(
 def _tool_errors(
     twin: Twin, tracked: Sequence[str], states: NDArray[np.float64], readings: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return what is added to true positions so that they are relative to where the arm believes its tool to be.
+    """Return what makes true horizontal positions relative to where the arm believes its tool to be.
 
     A policy moves the tool by its joint readings, whose zeros may be wrong. What it needs is where a body is relative
     to the tool; close to the tool, images of the wrist show just this. So a body at the tool is where the readings and
-    the nominal geometry place the tool. Without a tool centre point, nothing is added.
+    the nominal geometry place the tool. Heights stay those of the world: bodies that rest are at one height in all
+    worlds but for millimetres, by which a policy knows that they rest. Without a tool centre point, nothing is added.
 
     Args:
         twin: the nominal twin.
@@ -253,8 +254,8 @@ def _tool_errors(
     believed = ToolKinematics(twin).locate(twin.units.to_si(readings))
     for column, name in enumerate(tracked):
         axis = name.rpartition(".")[2]
-        if axis in ("x", "y", "z"):
-            added[:, column] = (believed - true)[:, "xyz".index(axis)]
+        if axis in ("x", "y"):
+            added[:, column] = (believed - true)[:, "xy".index(axis)]
     return added
 
 
