@@ -185,7 +185,7 @@ class PixelPart:
 
     def _adapt(self) -> None:
         from twinloop.policies.localizer import Localizer
-        from twinloop.train.pictures import adapt_localizer
+        from twinloop.train.photos import adapt_localizer
 
         localizer = open_policy(self.part("localizer").path)
         assert isinstance(localizer, Localizer)
@@ -276,7 +276,7 @@ def take_demonstration_images(robot: int, look: Look, localizer: Any) -> Any:
     Where the tool was when the object was lifted, the object lay before; where it was released, the target is. Both
     follow from the readings of the joints and the nominal geometry.
     """
-    from twinloop.train.pictures import LabelledPictures
+    from twinloop.train.photos import LabelledPhotos
     from twinloop.train.tool import ToolKinematics
 
     cell = make_hidden_cell(_with_devices(look), robot)
@@ -310,7 +310,7 @@ def take_demonstration_images(robot: int, look: Look, localizer: Any) -> Any:
         f"{IMAGES}{name}": np.concatenate(images)[:, None] for name, images in frames.items()
     }
     seen[STATE] = np.concatenate(readings)[:, None].astype(np.float32)
-    return LabelledPictures(
+    return LabelledPhotos(
         observation=seen,
         truth=np.tile(truth, (len(_MOMENTS), 1)),
         names=localizer.settings.tracked,

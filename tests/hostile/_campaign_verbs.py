@@ -204,12 +204,12 @@ VERBS: dict[str, Verb] = {
         needs=("torch",),
     ),
     "localize score": _of(
-        "localize score seeing/eyes --pictures seeing/pictures --twin so101_tabletop --output runs/score",
+        "localize score seeing/eyes --photos seeing/photos --twin so101_tabletop --output runs/score",
         "runs/score/result.json",
         needs=("torch",),
     ),
     "localize adapt": _of(
-        "localize adapt seeing/eyes --pictures seeing/pictures --twin so101_tabletop --output policies/mine",
+        "localize adapt seeing/eyes --photos seeing/photos --twin so101_tabletop --output policies/mine",
         "policies/mine",
         needs=("torch",),
     ),

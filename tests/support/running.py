@@ -40,9 +40,9 @@ def saved_policy(folder: Path, *, spread: float = 0.5, **changes) -> Path:
 
 
 def saved_localizer(folder: Path) -> Path:
-    """An untrained localizer of the cube for the front camera, with a control policy next to it and pictures.
+    """An untrained localizer of the cube for the front camera, with a control policy next to it and photos.
 
-    Folders: ``FOLDER/eyes``, ``FOLDER/control`` and ``FOLDER/pictures``.
+    Folders: ``FOLDER/eyes``, ``FOLDER/control`` and ``FOLDER/photos``.
     """
     from PIL import Image
 
@@ -58,11 +58,11 @@ def saved_localizer(folder: Path) -> Path:
     control = {"width": 8, "depth": 1, "chunk_size": 1, "n_action_steps": 1}
     tracking = dataclasses.replace(contract, environment=tracked)
     new_policy("mlp", tracking, control, statistics).save(folder / "control")
-    (folder / "pictures").mkdir(parents=True)
+    (folder / "photos").mkdir(parents=True)
     entries = []
     for number in range(6):
         pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "pictures" / f"{number}.png")
+        Image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
         entries.append(
             {
                 "images": {"front": f"{number}.png"},
@@ -70,7 +70,7 @@ def saved_localizer(folder: Path) -> Path:
                 "positions": {"cube": places[number].tolist()},
             }
         )
-    (folder / "pictures" / "pictures.yaml").write_text(json.dumps({"pictures": entries}))
+    (folder / "photos" / "photos.yaml").write_text(json.dumps({"photos": entries}))
     return folder
 
 

@@ -29,6 +29,8 @@ from twinloop.train.distill import DistillConfig, describe_weak_expert, distill 
 TWIN = load_twin("so101_tabletop")
 PLAN = Plan(twin=TWIN, run_seed=3, draws=tuple(default_draws(TWIN)))
 SMALL = {"worlds": 4, "rounds": 2, "steps": 4, "final_steps": 6, "batch": 8, "settings": {"width": 8, "depth": 1}}
+EYES = {"images": {"channels": [8, 8], "halvings": 1, "per_camera": True}}
+SEEING = {**SMALL, "settings": {"width": 8, "depth": 1, **EYES}, "cameras": ("front",), "height": 20, "width": 24}
 
 
 @pytest.fixture
@@ -58,9 +60,9 @@ def test_shares_are_exact_and_the_result_says_who_acted_and_who_labelled(task, t
     assert batch.trajectories.valid.all()
 
 
-@pytest.mark.parametrize("policy", ["mlp", "adaptive"])
-def test_an_interrupted_run_ends_with_the_same_weights(task, tmp_path, monkeypatch, policy):
-    config = DistillConfig(**SMALL, policy=policy)
+@pytest.mark.parametrize("given", [SMALL, {**SMALL, "policy": "adaptive"}, SEEING], ids=["mlp", "adaptive", "images"])
+def test_an_interrupted_run_ends_with_the_same_weights(task, tmp_path, monkeypatch, given):
+    config = DistillConfig(**given)
     whole = distill(PLAN, task, config, tmp_path / "whole")
     train = module.DistillRun._train
 
@@ -144,10 +146,6 @@ def test_labels_are_the_experts_commands_in_the_states_that_the_policy_visits(ta
     np.testing.assert_allclose(steps["label"][:, 0], label, atol=1e-4)
 
 
-EYES = {"images": {"channels": [8, 8], "halvings": 1, "per_camera": True}}
-SEEING = {**SMALL, "settings": {"width": 8, "depth": 1, **EYES}, "cameras": ("front",), "height": 20, "width": 24}
-
-
 def test_a_policy_from_images_sees_what_the_worlds_show_when_it_predicts(task, tmp_path):
     run = module.DistillRun(plan=PLAN, task=task, config=DistillConfig(**SEEING), folder=tmp_path)
     policy, rows = run.run()
@@ -170,23 +168,6 @@ def test_a_policy_from_images_sees_what_the_worlds_show_when_it_predicts(task, t
     for varied, image in zip(shown[:, 0].numpy(), stored, strict=True):
         share = [np.corrcoef(varied.ravel(), other.ravel())[0, 1] for other in (image, 255 - image)]
         assert share[0] > share[1]
-
-
-def test_an_interrupted_teaching_from_images_ends_with_the_same_weights(task, tmp_path, monkeypatch):
-    config = DistillConfig(**SEEING)
-    whole = distill(PLAN, task, config, tmp_path / "whole")
-    train = module.DistillRun._train
-
-    def killed(self, learner, number):
-        if number == 1:
-            raise KeyboardInterrupt
-        return train(self, learner, number)
-
-    with monkeypatch.context() as changed:
-        changed.setattr(module.DistillRun, "_train", killed)
-        with pytest.raises(KeyboardInterrupt):
-            distill(PLAN, task, config, tmp_path / "cut")
-    assert distill(PLAN, task, config, tmp_path / "cut", resume=True)["hash"] == whole["hash"]
 
 
 def test_a_new_policy_begins_with_the_eyes_of_a_localizer(task, tmp_path):

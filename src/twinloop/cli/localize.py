@@ -14,7 +14,7 @@ def _has_checkpoint(request: requests.LocalizeTrainRequest) -> bool:
 
 LOCALIZE = Group(
     name="localize",
-    description="Train networks that see what a tracker would measure, test them on real pictures, give them a policy.",
+    description="Train networks that see what a tracker would measure, test them on real photos, give them a policy.",
     commands=(
         Command(
             "train",
@@ -28,13 +28,13 @@ LOCALIZE = Group(
             "score",
             requests.LocalizeScoreRequest,
             "twinloop.workflows.localize.localize:run_localize_score",
-            example="twinloop localize score policies/eyes policies/other --pictures my_pictures",
+            example="twinloop localize score policies/eyes policies/other --photos my_photos",
         ),
         Command(
             "adapt",
             requests.LocalizeAdaptRequest,
             "twinloop.workflows.localize.localize:run_localize_adapt",
-            example="twinloop localize adapt policies/eyes --pictures my_pictures --output policies/mine",
+            example="twinloop localize adapt policies/eyes --photos my_photos --output policies/mine",
         ),
         Command(
             "attach",

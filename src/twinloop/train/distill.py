@@ -63,7 +63,7 @@ from twinloop.twin import Twin
 
 TaughtKind = Literal["mlp", "adaptive"]
 Arrays = Mapping[str, NDArray[Any]]
-_ROUNDS = "rounds"
+ROUNDS = "rounds"  # folder of the data of a run, until it is finished
 _MEDIAN_OF = 1001  # worlds; the standard error of a median is then 4 % of the standard deviation of a normal parameter
 _KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "label": ACTION, PARAMETERS: PARAMETERS}
 # What a servo does between a command and a reading. The zeros of encoders are not among them: commands and readings
@@ -275,6 +275,8 @@ class DistillRun:
                 row["loss"] = self._train(learner, number)
                 self.rows.append(row)
                 learner.save(self.folder, {**self.facts, "rows": self.rows})
+        if self._cameras is not None:
+            self._cameras.close()
         assert learner is not None  # noqa: S101 - there is one round or more
         return learner.mean, self.rows
 
@@ -434,7 +436,7 @@ class DistillRun:
         return Statistics.measure(samples, source=f"{len(self.data[0]['label'])} worlds of the expert")
 
     def _file(self, number: int) -> Path:
-        folder = self.folder / _ROUNDS
+        folder = self.folder / ROUNDS
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{number:03d}.npz"
 
@@ -548,10 +550,10 @@ def finish(output: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
             "another --output."
         )
     (output / CHECKPOINT).unlink(missing_ok=True)
-    if (output / _ROUNDS).is_dir():
-        for file in (output / _ROUNDS).glob("*.npz"):
+    if (output / ROUNDS).is_dir():
+        for file in (output / ROUNDS).glob("*.npz"):
             file.unlink()
-        (output / _ROUNDS).rmdir()
+        (output / ROUNDS).rmdir()
     return metrics
 
 

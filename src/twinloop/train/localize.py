@@ -1,4 +1,4 @@
-"""Train a localizer: take images of randomized worlds, and learn the tracked values that the simulation knows.
+"""Train a localizer: take images of randomized worlds, and learn the true tracked values.
 
 The task's expert acts in the worlds, and a policy with a wrong tracker if there is one, so that the images also show
 what an inaccurate localizer leads to. A tenth of the worlds is held out: it gives the errors in the result, and the
@@ -42,8 +42,8 @@ from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import open_backend
 from twinloop.stats import bootstrap
 from twinloop.tasks.protocol import Task, has_tracked_values
-from twinloop.train.config import RESULT
-from twinloop.train.distill import choose_inputs, finish, is_finished
+from twinloop.train.config import CHECKPOINT, RESULT
+from twinloop.train.distill import ROUNDS, choose_inputs, finish, is_finished
 from twinloop.train.images import ImageConfig, augment_images, choose_cameras, open_cameras, uses_devices
 from twinloop.train.loop import (
     collect_optimizer_tensors,
@@ -60,7 +60,6 @@ from twinloop.twin import Twin
 OpenWorlds = Callable[[], tuple[Plan, Task]]
 """Picklable function that returns the distribution of the worlds and the task; called once in every process."""
 
-_IMAGES = "rounds"  # folder of the images during the run, as of on-policy teaching
 _BATCH = 32  # worlds that are simulated together
 _PART = 128  # worlds of one file of images
 _CHECKPOINTS = 20
@@ -105,7 +104,7 @@ class LocalizeConfig(ImageConfig):
 
 @dataclass(kw_only=True)
 class ImageSamples:
-    """Images of randomized worlds with what the robot reads and what the simulation knows; n samples.
+    """Images of randomized worlds with joint readings and true tracked values; n samples.
 
     Attributes:
         images: images by camera, ``(n, height, width, 3)`` uint8 sRGB.
@@ -234,12 +233,12 @@ def _take_batch(
 def _tool_errors(
     twin: Twin, tracked: Sequence[str], states: NDArray[np.float64], readings: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return what makes true horizontal positions relative to where the arm believes its tool to be.
+    """Return the difference between believed and true positions of the tool, for each tracked value.
 
     A policy moves the tool by its joint readings, whose zeros may be wrong. What it needs is where a body is relative
     to the tool; close to the tool, images of the wrist show just this. So a body at the tool is where the readings and
     the nominal geometry place the tool. Heights stay those of the world: bodies that rest are at one height in all
-    worlds but for millimetres, by which a policy knows that they rest. Without a tool centre point, nothing is added.
+    worlds but for millimetres, which shows a policy that they rest. Without a tool centre point, nothing is added.
 
     Args:
         twin: the nominal twin.
@@ -359,6 +358,11 @@ def fit_uncertainty(localizer: Localizer, samples: ImageSamples, config: Localiz
 _TWO_SIDED = 1.96  # standard deviations that contain 95 % of a normal distribution
 
 
+def position_columns(names: Sequence[str], body: str) -> NDArray[np.intp]:
+    """Return the columns of a body's position among tracked values of these names."""
+    return np.array([i for i, name in enumerate(names) if name in (f"{body}.x", f"{body}.y", f"{body}.z")], np.intp)
+
+
 def measure_errors(
     names: Sequence[str], found: NDArray, truth: NDArray, cluster: NDArray, *, seed: int = 0
 ) -> dict[str, dict[str, Any]]:
@@ -370,14 +374,14 @@ def measure_errors(
         names: names of the d values, such as ``cube.x`` and ``cube.heading.cos``.
         found: estimates, ``(n, d)``.
         truth: true values, ``(n, d)``; NaN where they are unknown.
-        cluster: number of each row's world or picture, ``(n,)``.
+        cluster: number of each row's world or photo, ``(n,)``.
         seed: seed of the bootstrap.
     """
     errors = dict[str, NDArray]()
     for body in dict.fromkeys(name.partition(".")[0] for name in names):
-        place = [i for i, name in enumerate(names) if name in (f"{body}.x", f"{body}.y", f"{body}.z")]
+        place = position_columns(names, body)
         turn = [i for i, name in enumerate(names) if name in (f"{body}.heading.cos", f"{body}.heading.sin")]
-        if place:
+        if len(place):
             errors[f"{body}, m"] = np.linalg.norm((found - truth)[:, place], axis=1)
         if len(turn) == 2:
             angle = [np.arctan2(values[:, turn[1]], values[:, turn[0]]) for values in (found, truth)]
@@ -434,7 +438,7 @@ class LocalizeRun:
 
     def collect(self) -> ImageSamples:
         """Take the images that do not exist yet, in several processes, and return all samples."""
-        folder = self.folder / _IMAGES
+        folder = self.folder / ROUNDS
         folder.mkdir(parents=True, exist_ok=True)
         jobs = [
             _ImageJob(
@@ -503,7 +507,7 @@ def train_localizer(
         localizer = run.make_localizer(samples)
         if control is not None:
             attach_control(localizer, control)  # raises the errors before the training
-        going_on = resume and (output / "checkpoint.safetensors").exists()
+        going_on = resume and (output / CHECKPOINT).exists()
         loss = train_network(localizer, samples, config, folder=output, facts=run.facts, resume=going_on)
         errors = fit_uncertainty(localizer, samples, config)
         made = localizer if control is None else attach_control(localizer, control)

@@ -1,1 +1,1 @@
-"""Run ``twinloop localize``: train localizers, test them on real pictures, adapt them, and give them a policy."""
+"""Run ``twinloop localize``: train localizers, test them on real photos, adapt them, and give them a policy."""

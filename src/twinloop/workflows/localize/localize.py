@@ -1,4 +1,4 @@
-"""Run ``twinloop localize``: train a localizer, score it on pictures, correct it for a robot, give it a policy."""
+"""Run ``twinloop localize``: train a localizer, score it on photos, correct it for a robot, give it a policy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ _FIELDS = ("height", "width", "images", "renderer", "worlds", "frames", "steps",
 
 def has_checkpoint(request: LocalizeTrainRequest) -> bool:
     """Return whether the output folder has images or a checkpoint that ``--resume`` can continue."""
-    return (request.output / CHECKPOINT).is_file() or (request.output / "rounds").is_dir()
+    from twinloop.train.distill import ROUNDS
+
+    return (request.output / CHECKPOINT).is_file() or (request.output / ROUNDS).is_dir()
 
 
 def open_worlds(made: GenerateConfig) -> tuple[Plan, Task]:
@@ -140,24 +142,24 @@ def open_localizer(folder: Path) -> Any:
 
 
 def run_localize_score(request: LocalizeScoreRequest, console: Console) -> dict[str, Any]:
-    """Print the errors of each localizer on pictures, their ranking, and whether more pictures are needed.
+    """Print the errors of each localizer on photos, their ranking, and whether more photos are needed.
 
     Raises:
-        InputError: If a folder is no localizer, or a picture or label is wrong; see `train.pictures.read_pictures`.
+        InputError: If a folder is no localizer, or a photo or label is wrong; see `train.photos.read_photos`.
     """
     if not request.localizers:
         raise InputError("Give the folder of a localizer, or of several to rank them.")
     if request.output is not None:
         claim_output(request.output)
     opened = {str(folder): open_localizer(folder) for folder in request.localizers}
-    from twinloop.train.pictures import rank_localizers, read_pictures, score_pictures
+    from twinloop.train.photos import rank_localizers, read_photos, score_photos
 
     scores = dict[str, dict[str, Any]]()
     for folder, localizer in opened.items():
-        pictures = read_pictures(request.pictures, localizer, load_requested_twin(request.twin, request.output, folder))
-        score = score_pictures(localizer, pictures)
+        photos = read_photos(request.photos, localizer, load_requested_twin(request.twin, request.output, folder))
+        score = score_photos(localizer, photos)
         scores[folder] = score
-        console.print(f"{folder}: {score['pictures']} pictures", soft_wrap=True)
+        console.print(f"{folder}: {score['photos']} photos", soft_wrap=True)
         console.print(format_errors(score["bodies"]))
         console.print(f"inside its 95 % interval: {score['inside_95']:.0%}")
         for note in score["notes"]:
@@ -186,33 +188,33 @@ def _print_ranking(ranking: dict[str, Any], console: Console) -> None:
         {
             "best": f"{ranking['order'][0]} is the best: stop here.",
             "equal": "They differ by less than 2 mm: stop here, and take any of them.",
-            "undecided": f"Not decided. About {ranking['pictures']} pictures would be enough.",
+            "undecided": f"Not decided. About {ranking['photos']} photos would be enough.",
         }[ranking["decision"]],
         soft_wrap=True,
     )
 
 
 def run_localize_adapt(request: LocalizeAdaptRequest, console: Console) -> dict[str, Any]:
-    """Write a localizer that is corrected for the robot of labelled pictures, and print its errors before and after.
+    """Write a localizer that is corrected for the robot of labelled photos, and print its errors before and after.
 
     Raises:
-        InputError: If the folder is no localizer, or a picture or label is wrong; see `train.pictures.read_pictures`.
+        InputError: If the folder is no localizer, or a photo or label is wrong; see `train.photos.read_photos`.
     """
     claim_output(request.output)
     localizer = open_localizer(request.localizer)
-    from twinloop.train.pictures import adapt_localizer, read_pictures
+    from twinloop.train.photos import adapt_localizer, read_photos
 
     before = localizer.hash
-    pictures = read_pictures(
-        request.pictures, localizer, load_requested_twin(request.twin, request.output, str(request.localizer))
+    photos = read_photos(
+        request.photos, localizer, load_requested_twin(request.twin, request.output, str(request.localizer))
     )
-    report = adapt_localizer(localizer, pictures)
+    report = adapt_localizer(localizer, photos)
     card = _read_card(request.localizer)
-    origin = {**card.provenance, "adapted": f"from {before[:12]} with {len(pictures.files)} pictures"}
+    origin = {**card.provenance, "adapted": f"from {before[:12]} with {len(photos.files)} photos"}
     localizer.save(request.output, replace(card, provenance=origin))
     for body, error in report["before"].items():
         console.print(f"{body}: {1e3 * error:.1f} mm, corrected {1e3 * report['after'][body]:.1f} mm (left out)")
-    for note in pictures.notes:
+    for note in photos.notes:
         console.print(note, soft_wrap=True)
     console.print(f"Hash {localizer.hash[:16]}: {request.output}", soft_wrap=True)
     return {**report, "hash": localizer.hash, "output": str(request.output)}

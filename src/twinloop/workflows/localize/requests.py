@@ -72,31 +72,31 @@ class LocalizeAttachRequest(Request):
 
 @request
 class LocalizeScoreRequest(Request):
-    """Measure the errors of localizers on your own pictures, rank them, and say whether the pictures decide.
+    """Measure the errors of localizers on your own photos, rank them, and report whether the photos decide.
 
-    The folder has a file pictures.yaml with the images, the readings of the joints and what is known of the bodies.
+    The folder has a file photos.yaml with the images, the readings of the joints and the positions of bodies.
     The twin is that of the localizer. See docs/guides/localize.md.
     """
 
     localizers: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="LOCALIZER")]]
     """Folders of localizers, such as of several looks, ranges of camera poses, or devices."""
-    pictures: Path
-    """Folder with pictures.yaml, or the file."""
+    photos: Path
+    """Folder with photos.yaml, or the file."""
     output: Path | None = None
     """Folder for result.json; by default nothing is written."""
     twin: str | None = None
-    """Name or file of the twin, whose geometry and cameras label the pictures; by default the localizer's."""
+    """Name or file of the twin, whose geometry and cameras label the photos; by default the localizer's."""
 
 
 @request
 class LocalizeAdaptRequest(Request):
-    """Correct a localizer, or a policy from images that was made of one, for the robot of labelled pictures."""
+    """Correct a localizer, or a policy from images that was made of one, for the robot of labelled photos."""
 
     localizer: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="LOCALIZER")]]
     """Folder of the localizer, which is not changed."""
-    pictures: Path
-    """Folder with pictures.yaml, or the file; 10 to 20 pictures in which the bodies are in different places."""
+    photos: Path
+    """Folder with photos.yaml, or the file; 10 to 20 photos in which the bodies are in different places."""
     output: Path
     """Folder for the corrected localizer."""
     twin: str | None = None
-    """Name or file of the twin, whose geometry and cameras label the pictures; by default the localizer's."""
+    """Name or file of the twin, whose geometry and cameras label the photos; by default the localizer's."""

@@ -1,4 +1,4 @@
-"""A person's own pictures: positions from clicks and touches, planted errors of a localizer, ranking, bad input."""
+"""A person's own photos: positions from clicks and touches, planted errors of a localizer, ranking, bad input."""
 
 import dataclasses
 
@@ -17,13 +17,13 @@ from twinloop.twin import load_twin
 
 torch = pytest.importorskip("torch")
 
-from twinloop.train.pictures import (  # noqa: E402
-    LabelledPictures,
+from twinloop.train.photos import (  # noqa: E402
+    LabelledPhotos,
     _Geometry,
     adapt_localizer,
     rank_localizers,
-    read_pictures,
-    score_pictures,
+    read_photos,
+    score_photos,
 )
 
 TWIN = load_twin("so101_tabletop")
@@ -44,11 +44,11 @@ def localizer():
 
 
 def write(folder, entries, **more):
-    (folder / "pictures.yaml").write_text(yaml.safe_dump({"pictures": entries, **more}))
+    (folder / "photos.yaml").write_text(yaml.safe_dump({"photos": entries, **more}))
     return folder
 
 
-def save_picture(folder, name, size=(480, 640), mode="RGB", seed=0):
+def save_photo(folder, name, size=(480, 640), mode="RGB", seed=0):
     rng = np.random.default_rng(seed)
     image = Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).convert(mode)
     image.save(folder / name)
@@ -56,7 +56,7 @@ def save_picture(folder, name, size=(480, 640), mode="RGB", seed=0):
 
 
 def planted(folder, count=12, *, moved=True):
-    """Pictures with clicks of cube and tool through a camera that is 2 cm and 2° off; return them and the cubes."""
+    """Photos with clicks of cube and tool through a camera that is 2 cm and 2° off; return them and the cubes."""
     rng, geometry = np.random.default_rng(3), _Geometry(TWIN)
     camera = TwinCamera.of(TWIN, TWIN.table(1), "front", height=480, width=640)
     shift = np.eye(4)
@@ -77,7 +77,7 @@ def planted(folder, count=12, *, moved=True):
                                       float(bent[1] * camera.target.fy + camera.target.cy)]}  # fmt: skip
         if np.isnan(clicks["tool"]["front"]).any():
             continue
-        name = save_picture(folder, f"{len(entries)}.png", seed=len(entries))
+        name = save_photo(folder, f"{len(entries)}.png", seed=len(entries))
         entries.append({"images": {"front": name}, "joints": joints.tolist(), "clicks": clicks})
         cubes.append(cube)
     return entries, np.array(cubes)
@@ -85,23 +85,23 @@ def planted(folder, count=12, *, moved=True):
 
 def test_clicks_give_positions_also_of_a_camera_that_was_moved(tmp_path, localizer):
     entries, cubes = planted(tmp_path)
-    pictures = read_pictures(write(tmp_path, entries, units="rad"), localizer, TWIN)
-    np.testing.assert_allclose(pictures.truth[:, :3], cubes, atol=1e-3)
-    assert np.isnan(pictures.truth[:, 3:]).all()
-    assert "The camera front was moved by 20 mm and 2.0°" in pictures.notes[0]
+    photos = read_photos(write(tmp_path, entries, units="rad"), localizer, TWIN)
+    np.testing.assert_allclose(photos.truth[:, :3], cubes, atol=1e-3)
+    assert np.isnan(photos.truth[:, 3:]).all()
+    assert "The camera front was moved by 20 mm and 2.0°" in photos.notes[0]
     few = [{**entry, "clicks": {"cube": entry["clicks"]["cube"]}} for entry in entries]
-    assumed = read_pictures(write(tmp_path, few, units="rad"), localizer, TWIN)
+    assumed = read_photos(write(tmp_path, few, units="rad"), localizer, TWIN)
     assert np.abs(assumed.truth[:, :2] - cubes[:, :2]).max() > 0.01
 
 
 def test_a_touched_body_is_where_the_tool_was(tmp_path, localizer):
     joints = [0.3, -0.2, 0.4, 0.1, 0.0, 0.2]
-    entry = {"images": {"front": save_picture(tmp_path, "a.jpg")}, "joints": joints}
+    entry = {"images": {"front": save_photo(tmp_path, "a.jpg")}, "joints": joints}
     entry |= {"touched": {"cube": joints}, "positions": {"target": [0.2, 0.1, 0.001]}}
-    pictures = read_pictures(write(tmp_path, [entry], units="rad"), localizer, TWIN)
-    np.testing.assert_allclose(pictures.truth[0, :3], _Geometry(TWIN).tool(np.array(joints)), atol=1e-12)
-    np.testing.assert_allclose(pictures.truth[0, 3:], [0.2, 0.1, 0.001])
-    state = TWIN.units.to_si(pictures.observation[STATE][:, 0])
+    photos = read_photos(write(tmp_path, [entry], units="rad"), localizer, TWIN)
+    np.testing.assert_allclose(photos.truth[0, :3], _Geometry(TWIN).tool(np.array(joints)), atol=1e-12)
+    np.testing.assert_allclose(photos.truth[0, 3:], [0.2, 0.1, 0.001])
+    state = TWIN.units.to_si(photos.observation[STATE][:, 0])
     np.testing.assert_allclose(state[0], joints, atol=1e-6)
 
 
@@ -110,7 +110,7 @@ def fake(count=20, seed=0):
     seen = {STATE: rng.normal(0, 20, (count, 1, len(TWIN.robot.joints))).astype(np.float32)}
     seen["observation.images.front"] = rng.integers(0, 256, (count, 1, 24, 32, 3), dtype=np.uint8)
     truth = rng.uniform([0.1, -0.1, 0.015, 0.1, -0.1, 0.001], [0.3, 0.1, 0.015, 0.3, 0.1, 0.001], (count, 6))
-    return LabelledPictures(observation=seen, truth=truth, names=NAMES, files=tuple(map(str, range(count))))
+    return LabelledPhotos(observation=seen, truth=truth, names=NAMES, files=tuple(map(str, range(count))))
 
 
 def see_with(localizer, wrong, monkeypatch, deviation=0.004):
@@ -130,36 +130,36 @@ def see_with(localizer, wrong, monkeypatch, deviation=0.004):
 
 
 def test_a_planted_affine_error_is_corrected(localizer, monkeypatch):
-    pictures, rng = fake(), np.random.default_rng(5)
+    photos, rng = fake(), np.random.default_rng(5)
     turn = np.radians(3.0)
-    wrong = pictures.truth + rng.normal(0, 1e-3, (20, 6))
+    wrong = photos.truth + rng.normal(0, 1e-3, (20, 6))
     wrong[:, :2] = wrong[:, :2] @ [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]] + [0.015, -0.02]
     see_with(localizer, wrong, monkeypatch)
-    before = score_pictures(localizer, pictures)
-    report = adapt_localizer(localizer, pictures)
-    after = score_pictures(localizer, pictures)
+    before = score_photos(localizer, photos)
+    report = adapt_localizer(localizer, photos)
+    after = score_photos(localizer, photos)
     assert before["bodies"]["cube, m"]["median"] > 0.015
     assert after["bodies"]["cube, m"]["median"] < 0.003
     assert report["before"]["cube"] > 5 * report["after"]["cube"]
-    again = adapt_localizer(localizer, pictures)
+    again = adapt_localizer(localizer, photos)
     assert again == report  # from the network's own estimates, not on top of the former correction
 
 
 def test_right_estimates_are_left_alone(localizer, monkeypatch):
-    pictures, rng = fake(), np.random.default_rng(6)
-    see_with(localizer, pictures.truth + rng.normal(0, 3e-3, (20, 6)), monkeypatch)
-    report = adapt_localizer(localizer, pictures)
+    photos, rng = fake(), np.random.default_rng(6)
+    see_with(localizer, photos.truth + rng.normal(0, 3e-3, (20, 6)), monkeypatch)
+    report = adapt_localizer(localizer, photos)
     assert report["after"]["cube"] <= report["before"]["cube"]
-    see_with(localizer, pictures.truth + np.random.default_rng(7).normal(0, 3e-3, (20, 6)), monkeypatch)
-    median = score_pictures(localizer, pictures)["bodies"]["cube, m"]["median"]
+    see_with(localizer, photos.truth + np.random.default_rng(7).normal(0, 3e-3, (20, 6)), monkeypatch)
+    median = score_photos(localizer, photos)["bodies"]["cube, m"]["median"]
     assert median == pytest.approx(1.538 * 3e-3, rel=0.25)  # median of a Maxwell distribution
-    lifted = pictures.truth + np.array([0, 0, 0.1, 0, 0, 0])
+    lifted = photos.truth + np.array([0, 0, 0.1, 0, 0, 0])
     see_with(localizer, lifted, monkeypatch)
-    found = localizer.estimate_tracked(pictures.observation)[0]
-    np.testing.assert_allclose(found[:, 2], 0.115, atol=0.003)  # a height that no picture showed
+    found = localizer.estimate_tracked(photos.observation)[0]
+    np.testing.assert_allclose(found[:, 2], 0.115, atol=0.003)  # a height that no photo showed
 
 
-def test_ranking_names_the_best_or_says_how_many_pictures_are_missing():
+def test_ranking_names_the_best_or_says_how_many_photos_are_missing():
     rng = np.random.default_rng(2)
     good = np.abs(rng.normal(0.005, 0.001, 30))
     scores = {"good": {"errors": good}, "bad": {"errors": good + 0.006 + rng.normal(0, 0.001, 30)}}
@@ -169,11 +169,11 @@ def test_ranking_names_the_best_or_says_how_many_pictures_are_missing():
     assert close["decision"] in ("equal", "best")
     noisy = rank_localizers({"a": {"errors": good}, "b": {"errors": good + rng.normal(0.0, 0.02, 30)}})
     assert noisy["decision"] == "undecided"
-    assert noisy["pictures"] > 30
+    assert noisy["photos"] > 30
 
 
 def entry_of(folder, **changes):
-    good = {"images": {"front": save_picture(folder, "p.png")}, "joints": [0.0] * 6, "positions": {"cube": [0.2, 0, 0]}}
+    good = {"images": {"front": save_photo(folder, "p.png")}, "joints": [0.0] * 6, "positions": {"cube": [0.2, 0, 0]}}
     return {**good, **changes}
 
 
@@ -184,7 +184,7 @@ def entry_of(folder, **changes):
         ({"images": {"front": "none.png"}}, InputError, "none.png does not exist"),
         ({"images": {"front": "grey.png"}}, InputError, "no colours"),
         ({"images": {"front": "small.png"}}, InputError, "20×10 pixels; the localizer reads 32×24"),
-        ({"images": {"front": "text.png"}}, InputError, "not a readable picture"),
+        ({"images": {"front": "text.png"}}, InputError, "not a readable photo"),
         ({"joints": [0.0] * 5}, InputError, "5 joint readings; give 6"),
         ({"positions": {"ball": [0, 0, 0]}}, UnknownNameError, "body 'ball'"),
         ({"positions": {}}, InputError, "no label of cube, target"),
@@ -192,14 +192,14 @@ def entry_of(folder, **changes):
         ({"typo": 1}, InputError, "typo"),
     ],
 )
-def test_wrong_pictures_and_labels_are_named(tmp_path, localizer, change, error, message):
-    save_picture(tmp_path, "grey.png", mode="L")
-    save_picture(tmp_path, "small.png", (10, 20))
+def test_wrong_photos_and_labels_are_named(tmp_path, localizer, change, error, message):
+    save_photo(tmp_path, "grey.png", mode="L")
+    save_photo(tmp_path, "small.png", (10, 20))
     (tmp_path / "text.png").write_text("not an image")
     with pytest.raises(error, match=message):
-        read_pictures(write(tmp_path, [entry_of(tmp_path, **change)]), localizer, TWIN)
+        read_photos(write(tmp_path, [entry_of(tmp_path, **change)]), localizer, TWIN)
 
 
 def test_a_folder_without_a_list_says_what_it_needs(tmp_path, localizer):
-    with pytest.raises(InputError, match=r"pictures\.yaml does not exist"):
-        read_pictures(tmp_path, localizer, TWIN)
+    with pytest.raises(InputError, match=r"photos\.yaml does not exist"):
+        read_photos(tmp_path, localizer, TWIN)

@@ -1,9 +1,9 @@
-"""Score localizers on a person's own pictures of a robot, rank them, and correct one for this robot.
+"""Score localizers on a person's own photos of a robot, rank them, and correct one for this robot.
 
-Pictures and their labels are listed in a file ``pictures.yaml``. The position of a body is known from the readings of
+Photos and their labels are listed in a file ``photos.yaml``. The position of a body is known from the readings of
 the joints when the tool touched it (``touched``), from clicks on its centre in an image (``clicks``), or given
 (``positions``). A click is a ray; the body is where the ray meets the lowest height that the body had in the training
-worlds. Where the tool itself was clicked in six pictures or more of a camera, the pose of this camera is estimated.
+worlds. Where the tool itself was clicked in six photos or more of a camera, the pose of this camera is estimated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from twinloop.render.scene import camera_ids
 from twinloop.rollout.camera import TwinCamera, camera_sensors
 from twinloop.stats import bootstrap_paired
 from twinloop.train.config import StrictConfig
-from twinloop.train.localize import measure_errors
+from twinloop.train.localize import measure_errors, position_columns
 from twinloop.train.tool import ToolKinematics
 from twinloop.twin import Twin
 
@@ -40,20 +40,20 @@ TOOL = "tool"  # name of the tool in clicks
 _LEAST_CLICKS = 6  # clicks of the tool from which the pose of a camera is estimated
 _SAME_M = 2e-3  # difference of two localizers' mean errors that does not matter for the choice: our choice
 _UNSEEN = 0.7  # of the standard deviation over all training worlds: the images then tell nothing
-_BYTES = 100 << 20  # of a picture's file
-_PIXELS = 60_000_000  # of a picture
+_BYTES = 100 << 20  # of a photo's file
+_PIXELS = 60_000_000  # of a photo
 Point = tuple[float, float, float]
 Numbers = tuple[float, ...]
 
 
-class PictureEntry(StrictConfig):
-    """One moment: an image of each camera, the readings of the joints, and what is known of the bodies.
+class PhotoEntry(StrictConfig):
+    """One moment: an image of each camera, the readings of the joints, and the known positions of bodies.
 
     Attributes:
-        images: file of the image by camera, relative to the folder of ``pictures.yaml``.
+        images: file of the image by camera, relative to the folder of ``photos.yaml``.
         joints: readings of the joints in the order of the twin.
         touched: readings of the joints when the tool was at the body's centre, by body.
-        clicks: column and row of the body's centre in pixels of the picture, by body and camera; ``tool`` for the tool.
+        clicks: column and row of the body's centre in pixels of the photo, by body and camera; ``tool`` for the tool.
         positions: position of the body in the frame of the twin's world in m, by body.
     """
 
@@ -64,27 +64,27 @@ class PictureEntry(StrictConfig):
     positions: dict[str, Point] = Field(default_factory=dict)
 
 
-class PicturesFile(StrictConfig):
-    """Content of ``pictures.yaml``.
+class PhotosFile(StrictConfig):
+    """Content of ``photos.yaml``.
 
     Attributes:
         units: unit of the joints (rad, deg, …), one for all or one per joint; by default the twin's.
-        pictures: the pictures.
+        photos: the photos.
     """
 
     units: tuple[str, ...] | str | None = None
-    pictures: tuple[PictureEntry, ...] = Field(min_length=1)
+    photos: tuple[PhotoEntry, ...] = Field(min_length=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledPictures:
-    """Pictures of a robot, as a localizer reads them; n pictures.
+class LabelledPhotos:
+    """Photos of a robot, as a localizer reads them; n photos.
 
     Attributes:
-        observation: images and joint readings by key, one row per picture.
+        observation: images and joint readings by key, one row per photo.
         truth: position of each tracked body, ``(n, d)`` in the order of the tracked values; NaN where it is unknown.
         names: names of the d values.
-        files: names of the pictures, for messages.
+        files: names of the photos, for messages.
         notes: sentences for people about the labels.
     """
 
@@ -95,10 +95,10 @@ class LabelledPictures:
     notes: tuple[str, ...] = ()
 
 
-def read_pictures(path: Path, localizer: Localizer, twin: Twin) -> LabelledPictures:
-    """Read ``pictures.yaml`` (or the folder with it), and prepare its pictures for a localizer.
+def read_photos(path: Path, localizer: Localizer, twin: Twin) -> LabelledPhotos:
+    """Read ``photos.yaml`` (or the folder with it), and prepare its photos for a localizer.
 
-    Pictures of other sizes are cut to the localizer's aspect ratio around their middle and reduced.
+    Photos of other sizes are cut to the localizer's aspect ratio around their middle and reduced.
 
     Args:
         path: the file or its folder.
@@ -106,79 +106,79 @@ def read_pictures(path: Path, localizer: Localizer, twin: Twin) -> LabelledPictu
         twin: twin of the robot, for its geometry and its cameras.
 
     Raises:
-        InputError: If a file, a camera or a label is missing or wrong, or a picture is too small, grey or no picture.
+        InputError: If a file, a camera or a label is missing or wrong, or a photo is too small, grey or no photo.
         UnknownNameError: If a camera or a body does not exist.
     """
-    file = path / "pictures.yaml" if path.is_dir() else path
+    file = path / "photos.yaml" if path.is_dir() else path
     if not file.is_file():
-        raise InputError(f"{file} does not exist. It lists the pictures and their labels: docs/guides/localize.md.")
-    content = PicturesFile.of(load_yaml(file), where=str(file))
+        raise InputError(f"{file} does not exist. It lists the photos and their labels: docs/guides/localize.md.")
+    content = PhotosFile.of(load_yaml(file), where=str(file))
     names, wanted = localizer.settings.tracked, localizer.contract.cameras
     bodies = tuple(dict.fromkeys(name.partition(".")[0] for name in names))
     units = _read_units(content.units, twin)
-    for number, entry in enumerate(content.pictures):
-        _check_entry(entry, f"{file}, picture {number + 1}", wanted, bodies, len(twin.robot.joints))
-    joints = np.array([entry.joints for entry in content.pictures])
-    pictures = [{name: _open_picture(file.parent / entry.images[name]) for name in entry.images}
-                for entry in content.pictures]  # fmt: skip
+    for number, entry in enumerate(content.photos):
+        _check_entry(entry, f"{file}, photo {number + 1}", wanted, bodies, len(twin.robot.joints))
+    joints = np.array([entry.joints for entry in content.photos])
+    photos = [{name: _open_photo(file.parent / entry.images[name]) for name in entry.images}
+                for entry in content.photos]  # fmt: skip
     geometry = _Geometry(twin)
-    known, notes = _locate_bodies(content.pictures, pictures, units.to_si(joints), localizer, geometry, units)
+    known, notes = _locate_bodies(content.photos, photos, units.to_si(joints), localizer, geometry, units)
     seen: dict[str, NDArray[Any]] = {
-        f"{IMAGES}{name}": np.stack([_fit_size(shown[name], size) for shown in pictures])[:, None]
+        f"{IMAGES}{name}": np.stack([_fit_size(shown[name], size) for shown in photos])[:, None]
         for name, size in wanted.items()
     }
     state = localizer.contract.state
     if state is not None:
         seen[STATE] = state.from_si(units.to_si(joints)).astype(np.float32)[:, None]
-    truth = np.full((len(pictures), len(names)), np.nan)
+    truth = np.full((len(photos), len(names)), np.nan)
     for column, name in enumerate(names):
         body, _, axis = name.partition(".")
         if axis in ("x", "y", "z"):
             truth[:, column] = known[body][:, "xyz".index(axis)]
     if not np.isfinite(truth).any():
         raise InputError(f"{file} has no label of {', '.join(bodies)}. Give touched, clicks or positions.")
-    shown = tuple(next(iter(entry.images.values())) for entry in content.pictures)
-    return LabelledPictures(observation=seen, truth=truth, names=names, files=shown, notes=notes)
+    shown = tuple(next(iter(entry.images.values())) for entry in content.photos)
+    return LabelledPhotos(observation=seen, truth=truth, names=names, files=shown, notes=notes)
 
 
-def score_pictures(localizer: Localizer, pictures: LabelledPictures) -> dict[str, Any]:
-    """Return the errors of a localizer on pictures, and how well its standard deviations fit them.
+def score_photos(localizer: Localizer, photos: LabelledPhotos) -> dict[str, Any]:
+    """Return the errors of a localizer on photos, and how well its standard deviations fit them.
 
-    The result also names pictures in which the localizer does not see a body, and tells if it is surer of the pictures
-    with red and blue exchanged.
+    The notes name photos in which the localizer does not see a body, and say if its standard deviations are smaller for
+    the photos with red and blue exchanged.
     """
-    found, deviation = localizer.estimate_tracked(pictures.observation)
-    error = found - pictures.truth
+    found, deviation = localizer.estimate_tracked(photos.observation)
+    error = found - photos.truth
     known = np.isfinite(error)
     prior = localizer.normalizer.scale(ENVIRONMENT).numpy()
-    place = [i for i, name in enumerate(pictures.names) if name.rpartition(".")[2] in ("x", "y")]
+    place = [i for i, name in enumerate(photos.names) if name.rpartition(".")[2] in ("x", "y")]
     unseen = (deviation[:, place] > _UNSEEN * prior[place]).any(axis=1)
     swapped = {key: values[..., ::-1].copy() if key.startswith(IMAGES) else values
-               for key, values in pictures.observation.items()}  # fmt: skip
+               for key, values in photos.observation.items()}  # fmt: skip
     surer = np.log(localizer.estimate_tracked(swapped)[1][:, place] / deviation[:, place]).mean()
-    notes = list(pictures.notes)
+    notes = list(photos.notes)
     if unseen.any():
-        files = [pictures.files[i] for i in np.flatnonzero(unseen)]
-        notes.append(f"In {len(files)} pictures a body is not seen, such as {', '.join(files[:3])}.")
+        files = [photos.files[i] for i in np.flatnonzero(unseen)]
+        notes.append(f"In {len(files)} photos a body is not seen, such as {', '.join(files[:3])}.")
     if surer < math.log(0.7):
-        notes.append("The localizer is surer of the pictures with red and blue exchanged: are they BGR?")
+        notes.append("The localizer is surer of the photos with red and blue exchanged: are they BGR?")
     return {
-        "bodies": measure_errors(pictures.names, found, pictures.truth, np.arange(len(found))),
+        "bodies": measure_errors(photos.names, found, photos.truth, np.arange(len(found))),
         "inside_95": float((np.abs(error) <= 1.96 * deviation)[known].mean()),
-        "pictures": len(found),
+        "photos": len(found),
         "unseen": int(unseen.sum()),
-        "errors": _distances(pictures, found).tolist(),
+        "errors": _distances(photos, found).tolist(),
         "notes": notes,
     }
 
 
 def rank_localizers(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Rank localizers by their mean error on the same pictures, and tell whether the pictures decide.
+    """Rank localizers by their mean error on the same photos, and return whether the photos decide.
 
     Returns:
         ``order``, the names from the smallest error; ``differences``, for each other than the best the mean difference
-        to it with its 95 % interval (paired by picture, in m); and ``decision``: ``best`` if all intervals are above
-        zero, ``equal`` if none can be above 2 mm, else ``undecided`` with ``pictures``, how many would decide.
+        to it with its 95 % interval (paired by photo, in m); and ``decision``: ``best`` if all intervals are above
+        zero, ``equal`` if none can be above 2 mm, else ``undecided`` with ``photos``, how many would decide.
     """
     errors = {name: np.array(score["errors"]) for name, score in scores.items()}
     order = sorted(errors, key=lambda name: float(errors[name].mean()))
@@ -194,35 +194,35 @@ def rank_localizers(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     rows = list(differences.values())
     decided = "best" if all(row["low"] > 0 for row in rows) else "equal" if needed == count else "undecided"
     mean = {name: float(errors[name].mean()) for name in order}
-    return {"order": order, "mean": mean, "differences": differences, "decision": decided, "pictures": needed}
+    return {"order": order, "mean": mean, "differences": differences, "decision": decided, "photos": needed}
 
 
-def adapt_localizer(localizer: Localizer, pictures: LabelledPictures) -> dict[str, Any]:
-    """Correct a localizer for the robot of labelled pictures, in place, and return what was found.
+def adapt_localizer(localizer: Localizer, photos: LabelledPhotos) -> dict[str, Any]:
+    """Correct a localizer for the robot of labelled photos, in place, and return the errors.
 
     The correction of a body is an affine function of its estimated horizontal position (`Localizer.correction`), not of
-    its height, which is the same in most pictures. It is shrunk towards no correction (ridge regression); its strength,
-    and whether there is one at all, is the one with the smallest leave-one-out error on the pictures. Standard
+    its height, which is the same in most photos. It is shrunk towards no correction (ridge regression); its strength,
+    and whether there is one at all, is the one with the smallest leave-one-out error on the photos. Standard
     deviations are then scaled to these errors.
 
     Returns:
         ``before`` and ``after``: the root mean square error by body in m, ``after`` left out; ``strength`` by body.
     """
     localizer.correction.zero_()
-    found, deviation = localizer.estimate_tracked(pictures.observation)
+    found, deviation = localizer.estimate_tracked(photos.observation)
     scale = localizer.normalizer.scale(ENVIRONMENT).numpy().astype(np.float64)
     offset = localizer.normalizer.inverse(ENVIRONMENT, torch.zeros(len(scale))).numpy()
     unit = np.where(scale > 0, scale, 1.0)  # a value that is constant in all worlds has scale 0
-    estimate, truth = (found - offset) / unit, (pictures.truth - offset) / unit
+    estimate, truth = (found - offset) / unit, (photos.truth - offset) / unit
     correction = np.zeros_like(localizer.correction.numpy())
     report: dict[str, Any] = {"before": {}, "after": {}, "strength": {}}
-    for body in dict.fromkeys(name.partition(".")[0] for name in pictures.names):
-        columns = _position_columns(pictures.names, body)
+    for body in dict.fromkeys(name.partition(".")[0] for name in photos.names):
+        columns = position_columns(photos.names, body)
         columns = columns[np.isfinite(truth[:, columns]).sum(axis=0) >= _LEAST_ROWS]
         rows = np.flatnonzero(np.isfinite(truth[:, columns]).all(axis=1))
         if not len(columns) or len(rows) < _LEAST_ROWS:
             continue
-        flat = columns[[not pictures.names[i].endswith(".z") for i in columns]]
+        flat = columns[[not photos.names[i].endswith(".z") for i in columns]]
         features = np.concatenate([estimate[np.ix_(rows, flat)], np.ones((len(rows), 1))], axis=1)
         residual = truth[np.ix_(rows, columns)] - estimate[np.ix_(rows, columns)]
         choices = [(_leave_one_out(features, residual, ridge) * scale[columns], ridge) for ridge in _RIDGES]
@@ -241,11 +241,6 @@ def adapt_localizer(localizer: Localizer, pictures: LabelledPictures) -> dict[st
 
 _RIDGES = (math.inf, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03)  # infinite: no correction
 _LEAST_ROWS = 5
-
-
-def _position_columns(names: Sequence[str], body: str) -> NDArray[np.intp]:
-    """Return the columns of a body's position among tracked values."""
-    return np.array([i for i, name in enumerate(names) if name in (f"{body}.x", f"{body}.y", f"{body}.z")], np.intp)
 
 
 def _root_mean_square(errors: NDArray[np.float64]) -> float:
@@ -300,15 +295,15 @@ class _Geometry(ToolKinematics):
 
 
 def _locate_bodies(
-    entries: Sequence[PictureEntry],
-    pictures: Sequence[Mapping[str, NDArray[np.uint8]]],
+    entries: Sequence[PhotoEntry],
+    photos: Sequence[Mapping[str, NDArray[np.uint8]]],
     joints: NDArray[np.float64],
     localizer: Localizer,
     geometry: _Geometry,
     units: UnitMap,
 ) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]]:
-    """Return the position of each body in each picture, ``(n, 3)`` in m with NaN where it is unknown, and notes."""
-    rays = _click_rays(entries, pictures, geometry)
+    """Return the position of each body in each photo, ``(n, 3)`` in m with NaN where it is unknown, and notes."""
+    rays = _click_rays(entries, photos, geometry)
     corrections, notes = _estimate_cameras(rays, joints, geometry)
     bodies = dict.fromkeys(name.partition(".")[0] for name in localizer.settings.tracked)
     known = {body: np.full((len(entries), 3), np.nan) for body in bodies}
@@ -330,14 +325,14 @@ def _locate_bodies(
 
 
 def _click_rays(
-    entries: Sequence[PictureEntry], pictures: Sequence[Mapping[str, NDArray[np.uint8]]], geometry: _Geometry
+    entries: Sequence[PhotoEntry], photos: Sequence[Mapping[str, NDArray[np.uint8]]], geometry: _Geometry
 ) -> dict[tuple[int, str, str], NDArray[np.float64]]:
-    """Return the direction of each click in camera axes, ``(3,)``, by picture, body and camera."""
+    """Return the direction of each click in camera axes, ``(3,)``, by photo, body and camera."""
     rays = dict[tuple[int, str, str], NDArray[np.float64]]()
     for number, entry in enumerate(entries):
         for body, clicks in entry.clicks.items():
             for name, pixel in clicks.items():
-                height, width = pictures[number][name].shape[:2]
+                height, width = photos[number][name].shape[:2]
                 rays[number, body, name] = geometry.rays(name, np.array([pixel]), height, width)[0]
     return rays
 
@@ -350,7 +345,7 @@ def _estimate_cameras(
     for name in dict.fromkeys(camera for _, body, camera in rays if body == TOOL):
         numbers = [number for number, body, camera in rays if (body, camera) == (TOOL, name)]
         if len(numbers) < _LEAST_CLICKS:
-            notes.append(f"The tool was clicked in {len(numbers)} pictures of {name}: its pose is that of the twin.")
+            notes.append(f"The tool was clicked in {len(numbers)} photos of {name}: its pose is that of the twin.")
             continue
         poses = np.stack([geometry.camera(name, joints[number]) for number in numbers])
         tools = np.stack([geometry.tool(joints[number]) for number in numbers])
@@ -390,12 +385,12 @@ def _meet_plane(pose: NDArray[np.float64], ray: NDArray[np.float64], height: flo
     return np.asarray(eye + along * toward if along > 0 else np.full(3, np.nan), dtype=np.float64)
 
 
-def _distances(pictures: LabelledPictures, found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean distance of the known bodies from their estimates in each picture, ``(n,)`` in m."""
+def _distances(photos: LabelledPhotos, found: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean distance of the known bodies from their estimates in each photo, ``(n,)`` in m."""
     each = list[NDArray[np.float64]]()
-    for body in dict.fromkeys(name.partition(".")[0] for name in pictures.names):
-        columns = _position_columns(pictures.names, body)
-        each.append(np.linalg.norm((found - pictures.truth)[:, columns], axis=1))
+    for body in dict.fromkeys(name.partition(".")[0] for name in photos.names):
+        columns = position_columns(photos.names, body)
+        each.append(np.linalg.norm((found - photos.truth)[:, columns], axis=1))
     table = np.stack(each)
     known = np.isfinite(table)
     return np.where(known, table, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
@@ -407,9 +402,7 @@ def _read_units(units: tuple[str, ...] | str | None, twin: Twin) -> UnitMap:
     return twin.unit_map([units] * len(twin.robot.joints) if isinstance(units, str) else list(units))
 
 
-def _check_entry(
-    entry: PictureEntry, where: str, cameras: Mapping[str, Any], bodies: Sequence[str], joints: int
-) -> None:
+def _check_entry(entry: PhotoEntry, where: str, cameras: Mapping[str, Any], bodies: Sequence[str], joints: int) -> None:
     for name in entry.images:
         if name not in cameras:
             raise UnknownNameError("camera", name, cameras, where=f"the localizer ({where})")
@@ -427,25 +420,25 @@ def _check_entry(
         raise UnknownNameError("camera", clicked[0], entry.images, where=f"the clicks of {where}")
 
 
-def _open_picture(path: Path) -> NDArray[np.uint8]:
-    """Return the pixels of a picture, ``(height, width, 3)`` uint8 sRGB, upright.
+def _open_photo(path: Path) -> NDArray[np.uint8]:
+    """Return the pixels of a photo, ``(height, width, 3)`` uint8 sRGB, upright.
 
     Raises:
-        InputError: If the file is missing, too large, no picture, or has no colours.
+        InputError: If the file is missing, too large, no photo, or has no colours.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     if not path.is_file() or path.stat().st_size > _BYTES:
         raise InputError(f"{path} {'is larger than 100 MiB' if path.is_file() else 'does not exist'}.")
     try:
-        with Image.open(path) as picture:
-            if picture.width * picture.height > _PIXELS:
-                raise InputError(f"{path} has {picture.width}×{picture.height} pixels. Reduce it.")
-            if picture.mode not in ("RGB", "RGBA", "P"):
-                raise InputError(f"{path} has no colours (mode {picture.mode}). Take colour pictures, RGB with 8 bits.")
-            return np.array(ImageOps.exif_transpose(picture).convert("RGB"))
+        with Image.open(path) as photo:
+            if photo.width * photo.height > _PIXELS:
+                raise InputError(f"{path} has {photo.width}×{photo.height} pixels. Reduce it.")
+            if photo.mode not in ("RGB", "RGBA", "P"):
+                raise InputError(f"{path} has no colours (mode {photo.mode}). Take colour photos, RGB with 8 bits.")
+            return np.array(ImageOps.exif_transpose(photo).convert("RGB"))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path} is not a readable picture ({error}). Give PNG or JPEG files.") from error
+        raise InputError(f"{path} is not a readable photo ({error}). Give PNG or JPEG files.") from error
 
 
 def _fit_size(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -458,7 +451,7 @@ def _fit_size(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uin
 
     height, width = image.shape[:2]
     if height < size[0] or width < size[1]:
-        raise InputError(f"A picture has {width}×{height} pixels; the localizer reads {size[1]}×{size[0]}.")
+        raise InputError(f"A photo has {width}×{height} pixels; the localizer reads {size[1]}×{size[0]}.")
     scale = min(height / size[0], width / size[1])
     rows, columns = round(size[0] * scale), round(size[1] * scale)
     top, left = (height - rows) // 2, (width - columns) // 2
