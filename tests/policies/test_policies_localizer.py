@@ -175,6 +175,14 @@ def test_what_does_not_fit_is_named(make, message):
         make()
 
 
+def test_the_filter_keeps_the_heading_of_a_cube_that_an_image_shows_turned_by_a_quarter(monkeypatch):
+    policy = make_localizer(tracked=TURNED, equal_turns={"cube": 4})
+    start = np.array([1.0, 0.1, np.cos(0.1), np.sin(0.1), 1e-4, 1e-4, 1e-4])
+    seen = (0.1, np.cos(0.1 + np.pi / 2), np.sin(0.1 + np.pi / 2))
+    after = remember(policy, start, seen, (0.01, 0.01, 0.01), monkeypatch)
+    np.testing.assert_allclose(after[1:4], start[1:4], atol=1e-6)
+
+
 def test_control_gets_headings_on_the_unit_circle():
     policy = make_localizer(tracked=TURNED)
     found = policy.normalize_headings(torch.tensor([[0.3, 0.3, 0.4], [0.1, 0.0, -2.0]]))

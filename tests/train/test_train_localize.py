@@ -126,7 +126,11 @@ def test_training_lowers_the_loss_and_the_uncertainty_fits_held_out_worlds(sampl
     config = LocalizeConfig(**{**SMALL, "steps": 300, "batch": 32, "lr": 5e-3})
     localizer = run.make_localizer(planted)
     train_network(localizer, planted, config)
+    few = planted.observe(np.arange(5))
+    before = localizer.estimate_tracked(few)[1]
     report = fit_uncertainty(localizer, planted, config)
+    np.testing.assert_allclose(localizer.estimate_tracked(few)[1], before * localizer.spread.numpy(), rtol=1e-5)
+    assert not np.allclose(localizer.spread.numpy(), 1.0, atol=1e-3)
     rows = held_out(planted.world, config)
     error = localizer.estimate_tracked(planted.observe(np.flatnonzero(rows)))[0] - planted.truth[rows]
     assert np.sqrt(np.mean(error**2)) < 0.6 * bright[:, 0].std()  # a change of brightness is among the augmentations
