@@ -51,7 +51,7 @@ class Moment:
 def four_ways(moment: Moment) -> dict[str, NDArray[np.uint8]]:
     """Return the four images by label."""
     reader, plan = DatasetReader(moment.dataset), load_source_plan(moment.dataset)
-    model = plan.twin.visual_model(texture_pool=plan.texture_pool, seed=plan.run_seed)
+    model = plan.twin.visual_model(plan.scenery)
     episode = read_stored_episode(reader, moment.episode, plan.twin, model)
     annotations = reader.annotations(moment.episode, moment.camera)
     pinhole = annotations.intrinsics[moment.frame]

@@ -43,6 +43,7 @@ from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
+from twinloop.twin.places import Scenery
 from twinloop.twin.spec import SensorSpec
 from twinloop.twin.variant import add_twin_sensors
 
@@ -235,8 +236,8 @@ def dress(table: ParamTable, look: Look, robot: int, numbers: Sequence[int]) -> 
 
 def _open_camera(twin: Twin, look: Look, size: tuple[int, int]) -> WorldCamera:
     return WorldCamera(
-        twin, CAMERAS, height=size[0], width=size[1], renderer=look.renderer, rooms=True, run_seed=PLACES,
-        sensors=True, quality=look.quality,
+        twin, CAMERAS, height=size[0], width=size[1], renderer=look.renderer, sensors=True,
+        scenery=Scenery(rooms=True, seed=PLACES), quality=look.quality,
     )  # fmt: skip
 
 

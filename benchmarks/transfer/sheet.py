@@ -46,7 +46,7 @@ def take_looks(renderer: str, rooms: tuple[int, int], seed: int) -> list[NDArray
     batch = run_batch(twin, task, params, run_seed=seed, episodes=numbers, actor=ExpertActor(task=task))
     quality = _QUALITY.get(renderer)
     camera = WorldCamera(
-        twin, CAMERAS[:1], height=_HEIGHT, width=_WIDTH, renderer=renderer, rooms=True, run_seed=seed, sensors=True,
+        twin, CAMERAS[:1], height=_HEIGHT, width=_WIDTH, renderer=renderer, scenery=plan.scenery, sensors=True,
         quality=quality,
     )  # fmt: skip
     start = EpisodeStart(numbers=np.arange(_EACH), params=params, initial=batch.initial, run_seed=seed)

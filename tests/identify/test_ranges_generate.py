@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from support.swing import swing_twin
@@ -227,6 +228,23 @@ def test_the_option_takes_the_place_of_the_files_section_but_not_of_ranges_by_ha
     assert read_config(tmp_path / "g.yaml", randomize_from=run).kappa == 1.5
     with pytest.raises(InputError, match="does not exist"):
         read_config(tmp_path / "g.yaml", randomize_from=tmp_path / "nowhere")
+
+
+def test_ranges_of_images_stand_beside_an_identified_robot(run, tmp_path):
+    looks = np.full((32, 64, 3), 90, np.uint8)
+    (tmp_path / "hdri").mkdir()
+    Image.fromarray(looks).save(tmp_path / "hdri" / "hall.png")
+    visual = "visual: {rooms: 50, panoramas: hdri}"
+    (tmp_path / "both.yaml").write_text(FILE + f"randomization: {{identified: {run}, {visual}}}\n")
+    plan = load_plan(read_config(tmp_path / "both.yaml"))
+    (tmp_path / "alone.yaml").write_text(FILE + f"randomization: {{{visual}}}\n")
+    assert load_plan(read_config(tmp_path / "alone.yaml", randomize_from=run)).hash == plan.hash
+    assert plan.scenery.rooms
+    assert [panorama.path for panorama in plan.scenery.panoramas] == [tmp_path / "hdri" / "hall.png"]
+    assert len(set(plan.draw(range(40))[KP])) == 40
+    (tmp_path / "both.yaml").write_text(FILE + f"randomization: {{identified: {run}, physics: {{}}}}\n")
+    with pytest.raises(InputError, match="Remove physics"):
+        read_config(tmp_path / "both.yaml")
 
 
 RESIDUAL = """

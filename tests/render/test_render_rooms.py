@@ -11,7 +11,7 @@ from twinloop.core.imaging import LUMA, srgb_to_linear
 from twinloop.randomize.section import section_plan
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.twin import load_twin
-from twinloop.twin.places import _SEEN, _UNSEEN, FIRST_UNSEEN, LAST, Stage, _hides, black_body, draw_room
+from twinloop.twin.places import _SEEN, _UNSEEN, FIRST_UNSEEN, LAST, Scenery, Stage, _hides, black_body, draw_room
 from twinloop.twin.surfaces import SURFACES, draw_surface
 
 TWINS = {name: load_twin(name) for name in ("so101_tabletop", "panda_tabletop", "cube_toss")}
@@ -24,14 +24,14 @@ def images():
     if not found.available:
         pytest.skip(found.detail)
     twin = TWINS["so101_tabletop"]
-    with open_renderer("gl", twin.visual_model(rooms=True, seed=3), height=48, width=64) as renderer:
+    with open_renderer("gl", twin.visual_model(Scenery(rooms=True, seed=3)), height=48, width=64) as renderer:
         yield twin, renderer
 
 
 def take(images, numbers):
     twin, renderer = images
     table = twin.table(len(numbers), {"place/room": numbers})
-    fields = twin.fields(table, model=twin.visual_model(rooms=True, seed=3), visual=True).arrays
+    fields = twin.fields(table, model=twin.visual_model(Scenery(rooms=True, seed=3)), visual=True).arrays
     home = SceneStates(qpos=np.repeat(twin.home()[0][None], len(numbers), axis=0))
     return np.concatenate(list(renderer.render(home, fields).values()), axis=2)
 
@@ -86,7 +86,7 @@ def test_a_room_fits_its_scene_and_hides_nothing_of_it(name, number):
 
 def test_rooms_change_images_and_no_ids_states_or_motion():
     twin = TWINS["so101_tabletop"]
-    with_rooms = twin.visual_model(rooms=True, seed=0)
+    with_rooms = twin.visual_model(Scenery(rooms=True, seed=0))
     for count in ("nq", "nv", "nu", "nmocap", "ncam"):
         assert getattr(with_rooms, count) == getattr(twin.model, count)
     for kind in ("geom", "body", "light", "camera", "material"):
@@ -142,7 +142,7 @@ def test_rooms_are_drawn_by_number_or_range():
 
     def draw(value):
         plan = section_plan({"visual": {"rooms": value}}, twin, run_seed=0, episodes=1, where="a.yaml")
-        assert plan.rooms
+        assert plan.scenery.rooms
         return plan.draw(range(2000))["place/room"]
 
     assert set(draw(5)) == {1, 2, 3, 4, 5}
@@ -160,7 +160,7 @@ def test_a_lower_or_higher_table_is_not_covered_by_what_lies_on_it(images, heigh
     twin, renderer = images
     numbers = np.array([0, *range(1, 60)])
     values = {"place/room": numbers, "geom/table/position/z": np.full(len(numbers), height)}
-    model = twin.visual_model(rooms=True, seed=3)
+    model = twin.visual_model(Scenery(rooms=True, seed=3))
     fields = twin.fields(twin.table(len(numbers), values), model=model, visual=True).arrays
     lying = np.array([[0.22, 0.1, height]])
     home = SceneStates(

@@ -19,6 +19,7 @@ from twinloop.rollout.camera_captures import CameraCaptures, ImageMotion, Moving
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate.protocol import STATE_SPEC, state_columns
 from twinloop.twin import load_twin
+from twinloop.twin.places import Scenery
 from twinloop.twin.spec import SensorSpec
 from twinloop.twin.variant import add_twin_sensors
 
@@ -283,7 +284,9 @@ def test_cameras_in_threads_of_their_own_take_the_same_images():
     taken = []
     for parallel in (False, True):
         size = {"height": 24, "width": 32, "renderer": "gl"}
-        camera = WorldCamera(twin, ["front", "wrist"], **size, rooms=True, sensors=True, parallel=parallel)
+        camera = WorldCamera(
+            twin, ["front", "wrist"], **size, scenery=Scenery(rooms=True), sensors=True, parallel=parallel
+        )
         camera.begin_worlds(start, 4)
         frames = []
         for step, state in enumerate(states):
@@ -296,7 +299,7 @@ def test_cameras_in_threads_of_their_own_take_the_same_images():
         for name in ("front", "wrist"):
             np.testing.assert_array_equal(one[name], other[name])
     assert not np.array_equal(taken[0][0]["front"][0], taken[0][0]["front"][1])
-    camera = WorldCamera(twin, ["front", "wrist"], **size, rooms=True, sensors=True, parallel=True)
+    camera = WorldCamera(twin, ["front", "wrist"], **size, scenery=Scenery(rooms=True), sensors=True, parallel=True)
     camera.begin_worlds(start, 4)
     camera.watch(states[0])
     camera.take([0], 0)

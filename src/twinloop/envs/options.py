@@ -206,8 +206,6 @@ def open_world_camera(plan: Plan, options: EnvOptions) -> tuple[WorldCamera, str
         height=options.height,
         width=options.width,
         renderer=options.renderer,
-        texture_pool=plan.texture_pool,
-        rooms=plan.rooms,
-        run_seed=plan.run_seed,
+        scenery=plan.scenery,
     )
     return taker, wanted[-1] if wanted else ""

@@ -21,6 +21,7 @@ from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import Controller
 from twinloop.tasks import Task
 from twinloop.twin import Twin
+from twinloop.twin.places import Scenery
 
 EXPERT = "expert"
 
@@ -114,9 +115,7 @@ def _open_camera(twin: Twin, contract: Contract, *, sensors: bool) -> WorldCamer
         cameras,
         height=height,
         width=width,
-        texture_pool=TEXTURES,
-        rooms=True,
-        run_seed=_TEXTURE_SEED,
+        scenery=Scenery(texture_pool=TEXTURES, rooms=True, seed=_TEXTURE_SEED),
         sensors=sensors,
         parallel=count_cores() > 1,
     )

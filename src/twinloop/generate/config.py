@@ -40,6 +40,7 @@ from twinloop.randomize import (
     read_identified,
     section_plan,
 )
+from twinloop.randomize.section import PANORAMAS
 from twinloop.tasks import open_task
 from twinloop.twin import TWINS, Twin, load_twin
 from twinloop.twin.residual_spec import RESIDUAL_TWIN
@@ -56,10 +57,10 @@ def use_identified(section: Any, run: Path, *, where: str) -> dict[str, Any]:
         where: generate file, for messages.
 
     Raises:
-        InputError: If the section has manual ranges, which the run would replace.
+        InputError: If the section has manual ranges other than those of images, which the run would replace.
     """
     options = {key: item for key, item in section.items() if key != "default"} if isinstance(section, dict) else {}
-    manual = sorted(set(options) - set(OPTIONS))
+    manual = sorted(set(options) - set(OPTIONS) - {"visual"})
     if manual:
         raise InputError(
             f"{where}: --randomize-from {run} draws identified parameters, and prior ranges for the others, replacing "
@@ -82,11 +83,12 @@ def load_identified(section: Any, where: str, folder: Path) -> tuple[dict[str, A
             run computed.
 
     Raises:
-        InputError: If the section also has manual ranges, the run is not a path, or kappa is not a finite number ≥ 0.
+        InputError: If the section also has manual ranges other than those of images, if the run is not a path, or kappa
+            is not a finite number ≥ 0.
     """
     if not isinstance(section, dict) or "identified" not in section:
         return None, 1.0
-    extra = set(section) - (set(OPTIONS) - {"default"})
+    extra = set(section) - (set(OPTIONS) - {"default"}) - {"visual"}
     if extra:
         raise InputError(
             f"{where}: randomization.identified draws determined parameters, and default ranges for the others. Remove "
@@ -338,6 +340,7 @@ def resolve_config(
         file = file.model_copy(update={"rollout": file.rollout.model_copy(update={"backend": backend})})
     if episodes is not None and episodes < 1:
         raise InputError(f"--episodes {episodes}: at least one episode is needed.")
+    file = file.model_copy(update={"randomization": _place_panoramas(file.randomization, folder)})
     identified, kappa = load_identified(file.randomization, where, folder)
     config = GenerateConfig(
         file=file.model_copy(update={"render": None}),
@@ -354,6 +357,16 @@ def resolve_config(
         raise InputError(f"{where}: {config.episodes:.3g} episodes are more than a run can number, {MAX_EPISODES}.")
     _check_rounds(config, where)
     return config
+
+
+def _place_panoramas(section: Any, folder: Path) -> Any:
+    """Return a ``randomization:`` section with absolute paths of panoramas, which are relative to a folder."""
+    visual = section.get("visual") if isinstance(section, dict) else None
+    if not isinstance(visual, dict) or not isinstance(given := visual.get(PANORAMAS), str | list):
+        return section
+    named = given if isinstance(given, list) else [given]
+    paths = [str((folder / item).resolve()) if isinstance(item, str) else item for item in named]
+    return {**section, "visual": {**visual, PANORAMAS: paths}}
 
 
 def _check_rounds(config: GenerateConfig, where: str) -> None:

@@ -168,7 +168,7 @@ class CellRobot(TwinRobot):
         self._plan, self._number = cell.plan(run_seed), session
         self._session: CellSession | None = None
         shown = self._cameras
-        self._camera = WorldCamera(cell.twin, shown.names, height=shown.height, width=shown.width, run_seed=run_seed)
+        self._camera = WorldCamera(cell.twin, shown.names, height=shown.height, width=shown.width)
 
     @property
     def observation_features(self) -> Mapping[str, Any]:

@@ -23,7 +23,8 @@ from twinloop.randomize.constraints import PROBE, Constraint, RejectionCounter
 from twinloop.randomize.designs import INDEPENDENT, Design, Grid, Independent, Stratified, design_json, is_named
 from twinloop.randomize.draws import Draw, JointDraw, Operation, Scope
 from twinloop.twin import Twin
-from twinloop.twin.places import ROOM
+from twinloop.twin.panoramas import Panorama
+from twinloop.twin.places import ROOM, Scenery
 
 __all__ = ["AnyDraw", "Draw", "DrawnWorlds", "JointDraw", "Operation", "Plan", "Scope"]
 
@@ -153,6 +154,7 @@ class Plan:
         run_seed: Seed of the run.
         draws: The random draws; each parameter is in at most one of them.
         texture_pool: Number of generated textures, from which ``texture/*`` parameters select by index.
+        panoramas: Backgrounds of half of the random rooms.
         design: Sampling design of the draws with scope ``episode``.
         constraints: Conditions on the parameters; worlds that violate one are drawn again.
 
@@ -166,6 +168,7 @@ class Plan:
     run_seed: int
     draws: tuple[AnyDraw, ...]
     texture_pool: int = 0
+    panoramas: tuple[Panorama, ...] = ()
     design: Design = INDEPENDENT
     constraints: tuple[Constraint, ...] = ()
 
@@ -188,9 +191,10 @@ class Plan:
         return next((draw for draw in self.draws if isinstance(draw, AdaptiveDraw)), None)
 
     @property
-    def rooms(self) -> bool:
-        """Whether the worlds are in random rooms, see `twin.places`."""
-        return any(ROOM in draw.names for draw in self.draws)
+    def scenery(self) -> Scenery:
+        """Random textures and rooms of the images."""
+        rooms = any(ROOM in draw.names for draw in self.draws)
+        return Scenery(texture_pool=self.texture_pool, rooms=rooms, panoramas=self.panoramas, seed=self.run_seed)
 
     @property
     def has_weights(self) -> bool:
@@ -214,6 +218,8 @@ class Plan:
             "texture_pool": self.texture_pool,
             "draws": [draw.to_json() for draw in self.draws],
         }
+        if self.panoramas:
+            value["panoramas"] = [panorama.sha256 for panorama in self.panoramas]
         if not isinstance(self.design, Independent):
             value["design"] = design_json(self.design)
         if self.constraints:

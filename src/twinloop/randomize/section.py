@@ -30,10 +30,12 @@ from twinloop.randomize.options import OPTIONS, parse_adaptive, parse_constraint
 from twinloop.randomize.plan import AnyDraw, Plan
 from twinloop.randomize.sources import default_draws, identified_draws
 from twinloop.twin import Twin
+from twinloop.twin.panoramas import Panorama, find_panoramas
 from twinloop.twin.places import LAST, ROOM
 from twinloop.twin.quantities import QUANTITIES, Quantity
 from twinloop.twin.quantities.kinds import Alias, Operation
 
+PANORAMAS = "panoramas"
 SECTIONS = ("visual", "physics", "timing", "params")
 _VALUE_KEYS = ("low", "high", "mean", "std", "values", "samples")
 
@@ -81,9 +83,9 @@ def parse_randomization(
                 draws.append(_texture_draw(twin, pool, place))
             elif key == "rooms":
                 draws.append(_room_draw(twin, value, place))
-            elif "/" in key:
+            elif key != PANORAMAS and "/" in key:
                 draws.append(_path_draw(twin, key, value, place))
-            else:
+            elif key != PANORAMAS:
                 draws.append(_alias_draw(twin, key, value, place, skip))
     return draws, pool
 
@@ -293,9 +295,21 @@ def section_plan(
         run_seed=run_seed,
         draws=tuple(draws),
         texture_pool=pool,
+        panoramas=_find_panoramas(given, parsed, where),
         design=design,
         constraints=constraints,
     )
+
+
+def _find_panoramas(section: Mapping[str, Any], draws: Sequence[Draw], where: str) -> tuple[Panorama, ...]:
+    """Return the panoramas that the section ``visual`` names."""
+    visual = section.get("visual") or {}
+    if PANORAMAS not in visual:
+        return ()
+    place = f"{where}: randomization.visual.{PANORAMAS}"
+    if not any(ROOM in draw.names for draw in draws):
+        raise InputError(f"{place}: panoramas are backgrounds of random rooms. Add `rooms: 1000` to `visual`.")
+    return find_panoramas(visual[PANORAMAS], where=place)
 
 
 def _remove_boxed(draws: Sequence[Draw], names: Sequence[str]) -> list[Draw]:

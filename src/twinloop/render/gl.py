@@ -211,16 +211,20 @@ class GlRenderer(Renderer):
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         for i in range(len(states)):
             self._posed.pose(states, i)
-            if "tex_data" in self._posed.pop_changed_data():
-                self._upload_sky()
+            self._load_sky(self._posed.pop_changed_data())
             for name in self.cameras:
                 self._draw(name, {channel: out[i] for channel, out in seen[name].items()})
         return seen
 
-    def _upload_sky(self) -> None:
-        model = self._posed.model
+    def _load_sky(self, changed: set[str]) -> None:
+        """Upload changed pixels of the background, and choose it by the changed types of textures."""
+        model, context = self._posed.model, self._context
+        if "tex_type" in changed and context is not None:
+            context.textureType[: model.ntex] = model.tex_type
+        if "tex_data" not in changed:
+            return
         for sky in np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX):
-            mujoco.mjr_uploadTexture(model, self._context, int(sky))
+            mujoco.mjr_uploadTexture(model, context, int(sky))
 
     def _draw(self, name: str, out: dict[str, NDArray]) -> None:
         everything = mujoco.mjtCatBit.mjCAT_ALL.value

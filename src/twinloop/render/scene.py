@@ -18,7 +18,7 @@ from twinloop.render.protocol import Fields, SceneStates
 # Uploaded or built once when a renderer is opened: writing them later has no effect. Renderers upload again the
 # fields that `PosedScene.pop_changed_data` returns.
 _FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
-_LOADED_ONCE = frozenset({"tex_data", "geom_dataid"})
+_LOADED_ONCE = frozenset({"tex_data", "tex_type", "geom_dataid"})
 
 
 def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str, int]:
@@ -85,9 +85,8 @@ class PosedScene:
                 nor that shape with a leading axis of length ``frames``.
         """
         fields = fields or {}
-        self._changed_data |= _LOADED_ONCE & {*self._compiled, *fields}
         for name, value in self._compiled.items():
-            getattr(self.model, name)[...] = value
+            self._write(name, value)
         self._compiled, self._changing = {}, {}
         for name, value in {**_disable_alignment(self.model, fields), **fields}.items():
             target, given = self._field(name), np.asarray(value)
@@ -100,7 +99,13 @@ class PosedScene:
             if given.ndim > target.ndim:
                 self._changing[name] = given
             else:
-                target[...] = given
+                self._write(name, given)
+
+    def _write(self, name: str, values: NDArray) -> None:
+        target = getattr(self.model, name)
+        if name in _LOADED_ONCE and not np.array_equal(target, values):
+            self._changed_data.add(name)
+        target[...] = values
 
     def group_frames(self, names: Sequence[str], frames: int) -> list[NDArray[np.intp]]:
         """Group the frames that have equal values of the named fields; return one array of frame indices per group."""
@@ -143,8 +148,8 @@ class PosedScene:
     def pop_changed_data(self) -> set[str]:
         """Return the names of changed fields that renderers load only once, and forget them.
 
-        These fields are texture pixels (``tex_data``) and the meshes of geoms (``geom_dataid``). A renderer must load a
-        field again if this method returns its name.
+        These fields are texture pixels (``tex_data``), types of textures (``tex_type``; the first skybox is shown), and
+        the meshes of geoms (``geom_dataid``). A renderer must load a field again if this method returns its name.
         """
         names, self._changed_data = self._changed_data, set()
         return names
@@ -177,8 +182,7 @@ class PosedScene:
         """
         model, data = self.model, self.data
         for name, values in self._changing.items():
-            getattr(model, name)[...] = values[frame]
-        self._changed_data |= _LOADED_ONCE & self._changing.keys()
+            self._write(name, values[frame])
         data.qpos[:] = states.qpos[frame]
         data.mocap_pos[:] = model.body_pos[self._mocap] if states.mocap_pos is None else states.mocap_pos[frame]
         data.mocap_quat[:] = model.body_quat[self._mocap] if states.mocap_quat is None else states.mocap_quat[frame]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mujoco
@@ -20,6 +20,7 @@ from twinloop.rollout.camera import TwinCamera, camera_sensors
 from twinloop.rollout.camera_captures import CameraCaptures, MovingWorld
 from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin
+from twinloop.twin.places import Scenery
 
 
 @dataclass(kw_only=True)
@@ -47,9 +48,7 @@ class WorldCamera:
         cameras: names of the cameras to render.
         height, width: size of an image in pixels.
         renderer: name of the renderer; see `render.open_renderer`.
-        texture_pool: number of random textures of each kind from which worlds choose; 0 for no random textures.
-        rooms: whether worlds choose random rooms, see `twin.places`.
-        run_seed: seed of the random textures and rooms.
+        scenery: random textures and rooms, from which worlds choose.
         sensors: whether images pass through the camera models of the twin's sensors (exposure, lens, noise, latency).
             Poses between control steps are interpolated, and an image is rendered once, at the middle of its exposure.
         quality: settings of the renderer, such as ``samples`` of the path tracer; see `render.open_renderer`.
@@ -68,9 +67,7 @@ class WorldCamera:
         height: int,
         width: int,
         renderer: str = "auto",
-        texture_pool: int = 0,
-        rooms: bool = False,
-        run_seed: int = 0,
+        scenery: Scenery | None = None,
         sensors: bool = False,
         quality: Mapping[str, Any] | None = None,
         parallel: bool = False,
@@ -87,7 +84,7 @@ class WorldCamera:
                 "take clean images."
             )
         self._twin, self._model, self._size, self._name = twin, twin.model, (height, width), renderer
-        self._pool, self._rooms, self._run_seed, self._quality = texture_pool, rooms, run_seed, quality
+        self._scenery, self._quality = scenery or Scenery(), quality
         self._renderers: dict[tuple[int, int, tuple[str, ...]], Renderer] = {}
         self._threads = {name: ThreadPoolExecutor(1) for name in self.cameras if parallel and sensors}
         self._looks: tuple[NDArray[np.float64], Mapping[str, NDArray]] | None = None
@@ -95,9 +92,9 @@ class WorldCamera:
 
     def begin(self, run_seed: int) -> None:
         """Switch to the random textures and rooms of the run with this seed."""
-        if (self._pool or self._rooms) and run_seed != self._run_seed:
+        if self._scenery.needs_model and run_seed != self._scenery.seed:
             self.close()
-        self._run_seed = run_seed
+        self._scenery = replace(self._scenery, seed=run_seed)
 
     def take_images(self, states: NDArray[np.float64], params: ParamTable) -> dict[str, NDArray[np.uint8]]:
         """Render one image per world and camera, without camera models.
@@ -209,7 +206,7 @@ class WorldCamera:
 
     def _load_model(self) -> None:
         if self._model is self._twin.model:
-            self._model = self._twin.visual_model(texture_pool=self._pool, rooms=self._rooms, seed=self._run_seed)
+            self._model = self._twin.visual_model(self._scenery)
 
     def _open(self, height: int, width: int, cameras: tuple[str, ...]) -> Renderer:
         self._load_model()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch  # pyright: ignore[reportMissingImports]
@@ -73,9 +74,7 @@ def open_cameras(plan: Plan, config: ImageConfig, seed: int) -> WorldCamera:
         height=config.height,
         width=config.width,
         renderer=config.renderer,
-        texture_pool=plan.texture_pool,
-        rooms=plan.rooms,
-        run_seed=seed,
+        scenery=replace(plan.scenery, seed=seed),
         sensors=uses_devices(plan.twin, config),
     )
 

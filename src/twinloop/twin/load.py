@@ -31,6 +31,7 @@ from twinloop.twin.scene_build import SceneLayout, build_scene
 from twinloop.twin.servos import add_servos, apply_servos, preset_nominals, robot_servos
 from twinloop.twin.spec import AttachSpec, ParamSpec, RobotSpec, TwinSpec, parse_spec
 from twinloop.twin.twin import Twin
+from twinloop.twin.visuals import replace_visuals
 
 JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS, METRES)
 _INSTALLED = MENAGERIE, _PACKAGE = "menagerie:", "package:"
@@ -136,7 +137,8 @@ def _list_sources(path: Path) -> list[Path]:
     shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
     named = [file for shape in shapes for file in shape.files]
     named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
-    attached = [_find_model(one.model, path.parent) for one in spec.attach]
+    others = [*spec.attach, *([spec.visuals] if spec.visuals else [])]
+    attached = [_find_model(one.model, path.parent) for one in others]
     return [*files, _find_model(spec.model, folder), *attached, *(path.parent / name for name in named)]
 
 
@@ -187,7 +189,8 @@ def list_twin_files(reference: str | Path) -> list[Path]:
     own = [absolute_path(path.parent / name) for name in named]
     is_own = not spec.model.startswith(_INSTALLED) and absolute_path(folder) in {file.parent for file in yamls}
     models = [folder / spec.model] if is_own else []
-    models += [path.parent / one.model for one in spec.attach if not one.model.startswith(_INSTALLED)]
+    others = [*spec.attach, *([spec.visuals] if spec.visuals else [])]
+    models += [path.parent / one.model for one in others if not one.model.startswith(_INSTALLED)]
     read = [file for model in models for file in list_model_files(model)]
     return list(dict.fromkeys([*yamls, *read, *filter(Path.is_file, own)]))
 
@@ -377,6 +380,9 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     mjspec = _read_model(model_path)
     for attached in spec.attach:
         _attach_model(mjspec, attached, _find_model(attached.model, folder or model_path.parent), where)
+    if spec.visuals:
+        shown = _read_model(_find_model(spec.visuals.model, folder or model_path.parent))
+        replace_visuals(mjspec, _compile(mjspec, model_path), shown, spec.visuals.bodies, where=where)
     mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
     if model_path.suffix == _URDF:
         _add_servos(mjspec, model_path, control=spec.robot.control if spec.robot else "position")
@@ -399,7 +405,13 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     _check_sensors(spec, devices, model, where)
     declared = declared_params(spec, scene=scene.param_specs() if scene else (), sensors=sensor_params(devices))
     params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))
-    unused = {"attach": spec.attach, "scene": scene, "sensors": devices, "residual": spec.residual}
+    unused = {
+        "attach": spec.attach,
+        "visuals": spec.visuals,
+        "scene": scene,
+        "sensors": devices,
+        "residual": spec.residual,
+    }
     excluded = {"classes", *(key for key, value in unused.items() if not value)}
     stored_spec = spec.model_dump(mode="json", by_alias=True, exclude=excluded)
     content = [stored_spec, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]

@@ -15,8 +15,8 @@ from __future__ import annotations
 import colorsys
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mujoco
@@ -25,12 +25,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.imaging import LUMA, linear_to_srgb
 from twinloop.core.seeds import generator
+from twinloop.twin.panoramas import Panorama, PanoramaLight, add_panoramas
 from twinloop.twin.surfaces import SIZE, SURFACES, draw_surface
 
 Array = NDArray[np.float64]
 ROOM = "place/room"
 FIRST_UNSEEN, LAST = 100_001, 200_000
 _BODY, _TEXTURES = "place", 6  # textures of each kind of surface
+_PANORAMAS = f"{_BODY}/panorama"
 _SEEN = ("light_wood", "dark_wood", "laminate", "plastic", "paint", "cloth", "concrete", "metal")
 _UNSEEN = ("stone", "cork", "chequered", "bricks", "tiles")
 # Kinds of surfaces by use, in lower rooms and in those from `FIRST_UNSEEN` on; our choice.
@@ -52,6 +54,28 @@ _FIELDS = (
     *("light_active", "light_pos", "light_dir", "light_diffuse", "light_ambient", "light_specular"),
     *("light_castshadow", "light_bulbradius"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenery:
+    """What a model for images has besides the twin's own.
+
+    Attributes:
+        texture_pool: Number of random textures of each kind, from which ``texture/*`` parameters select; 0 for none.
+        rooms: Whether the parameter ``place/room`` selects a room.
+        panoramas: Backgrounds of half of the rooms.
+        seed: Seed of the textures and rooms.
+    """
+
+    texture_pool: int = 0
+    rooms: bool = False
+    panoramas: tuple[Panorama, ...] = ()
+    seed: int = 0
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether images need a model of their own."""
+        return bool(self.texture_pool or self.rooms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +148,7 @@ def _covers(model: mujoco.MjModel, geom: int, point: Array) -> bool:
     return bool(turn[8] > 0.999 and local[2] > 0.0 and np.all(np.abs(local[:2]) <= model.geom_size[geom, :2]))
 
 
-def add_place(spec: mujoco.MjSpec, *, seed: int) -> None:
+def add_place(spec: mujoco.MjSpec, *, seed: int, panoramas: Sequence[Panorama] = ()) -> None:
     """Add the bodies, lamps and surfaces from which rooms are made to a model specification, in place, all invisible.
 
     The state layout and the ids of all other bodies, geoms and lamps do not change.
@@ -132,7 +156,10 @@ def add_place(spec: mujoco.MjSpec, *, seed: int) -> None:
     Args:
         spec: Model specification, changed in place.
         seed: Seed of the surfaces and of the rooms.
+        panoramas: Backgrounds of half of the rooms, which then have no walls.
     """
+    if panoramas:
+        add_panoramas(spec, panoramas, prefix=_PANORAMAS)
     for kind in (*_SEEN, *_UNSEEN):
         for i in range(_TEXTURES):
             _add_surface(spec, kind, i, seed)
@@ -207,22 +234,28 @@ class Room:
         surfaces: Name of the surface by use, of the geoms of the world.
         lamps: Values of MuJoCo's fields of each lamp.
         tint: Shift of the hue and factors on saturation and value of each material's colour, ``(nmat, 3)``.
+        panorama: Number of the panorama in the background; -1 for none.
     """
 
     parts: Mapping[str, _Part]
     surfaces: Mapping[str, str]
     lamps: list[dict[str, ArrayLike]]
     tint: Array
+    panorama: int = -1
 
 
-def draw_room(stage: Stage, number: int, *, seed: int, nmat: int) -> Room:
+def draw_room(stage: Stage, number: int, *, seed: int, nmat: int, panoramas: Sequence[PanoramaLight] = ()) -> Room:
     """Draw a room; it depends on these arguments alone. The ranges are our choice.
+
+    With panoramas, about half of the rooms have one instead of floor, walls and furniture, and its light instead of
+    lamps; the others are those without panoramas.
 
     Args:
         stage: What the room must fit.
         number: Number of the room, from 1.
         seed: Seed of all rooms.
         nmat: Number of the model's materials.
+        panoramas: Light of each panorama.
     """
     random, unseen = generator(seed, ROOM, number), number >= FIRST_UNSEEN
 
@@ -258,7 +291,22 @@ def draw_room(stage: Stage, number: int, *, seed: int, nmat: int) -> Room:
             parts[f"standing{i}"] = _Part(position=at, size=size, surface=surface("thing"))
     _scatter(random, stage, parts, dress, unseen=unseen)
     tint = random.uniform([-0.03, 0.75, 0.75], [0.03, 1.2, 1.25], (nmat, 3))
-    return Room(parts=parts, surfaces=surfaces, lamps=lamps, tint=tint)
+    room = Room(parts=parts, surfaces=surfaces, lamps=lamps, tint=tint)
+    choice = generator(seed, _PANORAMAS, number)
+    if not panoramas or choice.random() < 0.5:
+        return room
+    chosen = int(choice.integers(len(panoramas)))
+    total = _draw_brightness(choice, stage, level)
+    kept = {name: part for name, part in parts.items() if name.startswith(_CARRIED)}
+    return replace(room, parts=kept, lamps=[_use_panorama(stage, panoramas[chosen], total)], panorama=chosen)
+
+
+def _use_panorama(stage: Stage, light: PanoramaLight, total: float) -> dict[str, ArrayLike]:
+    """Return the lamp of a panorama, which also gives the light from all directions; see `_lamp`."""
+    own, others = (linear_to_srgb(colour / colour.max()) for colour in (light.lamp, light.ambient))
+    lamp = _lamp(stage, light.towards, total * light.share * own, shadow=light.share > 0.2, bulb=0.02)
+    return {**lamp, "light_diffuse": total * light.share * own / light.towards[2],
+            "light_ambient": total * (1.0 - light.share) * others}  # fmt: skip
 
 
 def _build_shell(low: Array, high: Array, stage: Stage, floor: str, wall: str, sun: Array) -> dict[str, _Part]:
@@ -386,7 +434,7 @@ def _draw_lamps(random: np.random.Generator, stage: Stage, level: float, *, unse
         unseen: Whether the lamp with shadows is lower than in any lower room.
     """
     kelvin, adapted = random.uniform(*_KELVIN), random.uniform(0.0, 0.8)  # how far the camera corrects the colour
-    total = float(np.clip(random.uniform(0.35, 0.8) / level - stage.headlight, 0.15, 1.5))
+    total = _draw_brightness(random, stage, level)
     shares = random.dirichlet([3.0, 1.0, 1.0]) * [1.0, 1.0, random.random() < 0.5]
     lamps = list[dict[str, ArrayLike]]()
     for i, share in enumerate(shares / shares.sum()):
@@ -396,19 +444,35 @@ def _draw_lamps(random: np.random.Generator, stage: Stage, level: float, *, unse
         towards = np.array([flat * math.cos(azimuth), flat * math.sin(azimuth), math.sin(elevation)])
         colour = black_body(kelvin + random.uniform(-400.0, 400.0) * (i > 0)) ** (1.0 - adapted)
         light = total * share * linear_to_srgb(colour / colour.max())
-        lamps.append(
-            {
-                "light_active": 1,
-                "light_pos": stage.centre + 1.5 * towards,
-                "light_dir": -towards,
-                "light_diffuse": 0.75 * light / towards[2],
-                "light_ambient": 0.25 * light,
-                "light_specular": 0.5 * light,
-                "light_castshadow": i == 0,
-                "light_bulbradius": random.uniform(0.01, 0.2),
-            }
-        )
+        lamps.append(_lamp(stage, towards, light, shadow=i == 0, bulb=random.uniform(0.01, 0.2)))
     return lamps
+
+
+def _draw_brightness(random: np.random.Generator, stage: Stage, level: float) -> float:
+    """Draw the light of all lamps, with which the desk has a mean display value of 0.35 to 0.8; see `_draw_lamps`."""
+    return float(np.clip(random.uniform(0.35, 0.8) / level - stage.headlight, 0.15, 1.5))
+
+
+def _lamp(stage: Stage, towards: Array, light: Array, *, shadow: bool, bulb: float) -> dict[str, ArrayLike]:
+    """Return the fields of a distant lamp; a quarter of its light comes from all directions.
+
+    Args:
+        stage: What the room must fit.
+        towards: Unit vector towards the lamp.
+        light: Display values of a white horizontal surface in the lamp's light, ``(3,)``.
+        shadow: Whether it casts shadows.
+        bulb: Radius in m, from which soft shadows follow.
+    """
+    return {
+        "light_active": 1,
+        "light_pos": stage.centre + 1.5 * towards,
+        "light_dir": -towards,
+        "light_diffuse": 0.75 * light / towards[2],
+        "light_ambient": 0.25 * light,
+        "light_specular": 0.5 * light,
+        "light_castshadow": shadow,
+        "light_bulbradius": bulb,
+    }
 
 
 # Linear Rec. 709 red, green and blue from CIE XYZ (IEC 61966-2-1).
@@ -440,9 +504,17 @@ def _read_stage(model: mujoco.MjModel) -> Stage:
     return Stage.of(model)
 
 
+@functools.lru_cache(maxsize=8)
+def _read_panoramas(model: mujoco.MjModel) -> list[PanoramaLight]:
+    names = [model.numeric(i).name for i in range(model.nnumeric)]
+    kept = [name for name in names if name.startswith(f"{_PANORAMAS}/")]
+    return [PanoramaLight.from_numbers(model.numeric(f"{_PANORAMAS}/{i}").data) for i in range(len(kept))]
+
+
 @functools.lru_cache(maxsize=4096)
 def _room_of(model: mujoco.MjModel, number: int) -> Room:
-    return draw_room(_read_stage(model), number, seed=int(model.numeric(_BODY).data[0]), nmat=model.nmat)
+    seed, panoramas = int(model.numeric(_BODY).data[0]), _read_panoramas(model)
+    return draw_room(_read_stage(model), number, seed=seed, nmat=model.nmat, panoramas=panoramas)
 
 
 def write_rooms_inplace(arrays: dict[str, NDArray], model: mujoco.MjModel, rooms: NDArray[np.int64]) -> None:
@@ -456,11 +528,12 @@ def write_rooms_inplace(arrays: dict[str, NDArray], model: mujoco.MjModel, rooms
     """
     if _find_body(model) < 0 or not rooms.any():
         return
-    for name in _FIELDS:
+    fields = (*_FIELDS, "tex_type") if _read_panoramas(model) else _FIELDS
+    for name in fields:
         if name not in arrays:
             arrays[name] = np.repeat(getattr(model, name)[None], len(rooms), axis=0)
     for world in np.flatnonzero(rooms):
-        _write_room({name: arrays[name][world] for name in _FIELDS}, model, _room_of(model, int(rooms[world])))
+        _write_room({name: arrays[name][world] for name in fields}, model, _room_of(model, int(rooms[world])))
 
 
 def _write_room(fields: Mapping[str, NDArray], model: mujoco.MjModel, room: Room) -> None:
@@ -485,6 +558,10 @@ def _write_room(fields: Mapping[str, NDArray], model: mujoco.MjModel, room: Room
         fields["geom_matid"][geom] = model.material(f"{_BODY}/{part.surface}").id if part.surface else -1
         fields["geom_rbound"][geom] = np.linalg.norm(part.size)
         fields["geom_aabb"][geom, 3:] = _half_lengths(int(model.geom_type[geom]), part.size)
+    if room.panorama >= 0:  # renderers show the first background
+        earlier = np.arange(model.ntex) < model.texture(f"{_PANORAMAS}/{room.panorama}").id
+        is_sky = model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX
+        fields["tex_type"][earlier & is_sky] = int(mujoco.mjtTexture.mjTEXTURE_CUBE)
     fields["light_active"][:], fields["light_castshadow"][:] = 0, 0
     for i, lamp in enumerate(room.lamps):
         for name, value in lamp.items():

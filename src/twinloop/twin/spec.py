@@ -180,6 +180,18 @@ class AttachSpec(_Strict):
     site: str = ""
 
 
+class VisualsSpec(_Strict):
+    """Another model whose visible geoms are shown instead of those of the twin's bodies, such as a maker's CAD meshes.
+
+    Attributes:
+        model: Path of the MJCF or URDF file, relative to the YAML file, or ``package:NAME/PATH`` in a Python package.
+        bodies: Name of the other model's body by the twin's body, where their names differ.
+    """
+
+    model: str
+    bodies: dict[str, str] = {}
+
+
 class TwinSpec(_Strict):
     """Content of a twin's YAML file.
 
@@ -189,6 +201,7 @@ class TwinSpec(_Strict):
         description: Short description.
         model: Path of the MJCF or URDF file, relative to the YAML file, or ``package:NAME/PATH`` in a Python package.
         attach: Other models that are added to it, in this order.
+        visuals: Model whose visible geoms are shown instead of the twin's own; None for the twin's own.
         control_hz: Control rate in commands per second.
         substeps: Physics steps per command.
         robot: Joints, actuators and servos of the robot; None for a twin without a robot.
@@ -208,6 +221,7 @@ class TwinSpec(_Strict):
     description: str = ""
     model: str
     attach: list[AttachSpec] = []
+    visuals: VisualsSpec | None = None
     control_hz: float = Field(ge=MIN_CONTROL_HZ, le=MAX_STEPS_PER_SECOND, allow_inf_nan=False)
     substeps: int = Field(gt=0, le=MAX_STEPS_PER_SECOND)
     robot: RobotSpec | None = None

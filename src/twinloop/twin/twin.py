@@ -16,7 +16,7 @@ from twinloop.core.units import UnitMap, unit_map_from_ranges
 from twinloop.twin.devices import SensingDevice
 from twinloop.twin.fields import FieldValues, field_values, find_coupled_params
 from twinloop.twin.params import Param
-from twinloop.twin.places import ROOM, add_place, write_rooms_inplace
+from twinloop.twin.places import ROOM, Scenery, add_place, write_rooms_inplace
 from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.joints import find_motor_joint
 from twinloop.twin.quantities.sensing import SENSING
@@ -326,22 +326,22 @@ class Twin:
             for kind in kinds
         }
 
-    def visual_model(self, *, texture_pool: int = 0, rooms: bool = False, seed: int = 0) -> mujoco.MjModel:
+    def visual_model(self, scenery: Scenery) -> mujoco.MjModel:
         """Return the model compiled with random textures and rooms; the state layout and all other ids do not change.
 
         Args:
-            texture_pool: Number of textures from which ``texture/*`` parameters select.
-            rooms: Whether the parameter ``place/room`` selects a room, see `twin.places`. Without textures and rooms,
-                the twin's model itself is returned.
-            seed: Seed of the textures and rooms.
+            scenery: The textures and rooms; without any, the twin's model itself is returned.
+
+        Raises:
+            InputError: If a panorama is missing, no image, or not the file with which the run was planned.
         """
-        if not (texture_pool or rooms):
+        if not scenery.needs_model:
             return self.model
         variant = self.mjspec.copy()
-        if texture_pool:
-            add_texture_pool(variant, size=texture_pool, seed=seed)
-        if rooms:
-            add_place(variant, seed=seed)
+        if scenery.texture_pool:
+            add_texture_pool(variant, size=scenery.texture_pool, seed=scenery.seed)
+        if scenery.rooms:
+            add_place(variant, seed=scenery.seed, panoramas=scenery.panoramas)
         return variant.compile()
 
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

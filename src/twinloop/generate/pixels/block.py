@@ -35,6 +35,7 @@ from twinloop.generate.pixels.views import (
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import Plan
 from twinloop.render import RENDERERS, Renderer, open_renderer
+from twinloop.twin.places import Scenery
 
 _DONE = "done.json"
 # Size of a chunk of frames in memory, in addition to the encoders' memory: the cost of a call is then negligible.
@@ -262,7 +263,8 @@ def _open_renderer(
     quality = job.settings.settings
     renderer = open_renderer(job.renderer, model, height=height, width=width, cameras=cameras, quality=quality)
     if job.cache_frames:
-        textures = [job.plan.texture_pool, job.plan.rooms, job.plan.run_seed]
+        scenery = job.plan.scenery
+        textures = [scenery.texture_pool, scenery.rooms, scenery.seed, *(file.sha256 for file in scenery.panoramas)]
         how = {"renderer": job.renderer, "quality": quality}
         context = {"twin": job.plan.twin.hash, "textures": textures, **how}
         renderer = CachingRenderer(renderer, model, job.folder / "frames", context)
@@ -279,10 +281,10 @@ def visual_model(source: Path) -> mujoco.MjModel:
         InputError: If the run's random textures cannot be added to the model, for example if it has a pool already.
     """
     plan = load_source_plan(source)
-    return _visual_model(plan.twin.hash, plan.texture_pool, plan.rooms, plan.run_seed, source)
+    return _visual_model(plan.twin.hash, plan.scenery, source)
 
 
 @functools.lru_cache(maxsize=1)
-def _visual_model(twin_hash: str, pool: int, rooms: bool, seed: int, source: Path) -> mujoco.MjModel:
+def _visual_model(twin_hash: str, scenery: Scenery, source: Path) -> mujoco.MjModel:
     del twin_hash
-    return load_source_plan(source).twin.visual_model(texture_pool=pool, rooms=rooms, seed=seed)
+    return load_source_plan(source).twin.visual_model(scenery)

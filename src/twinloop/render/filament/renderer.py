@@ -136,8 +136,11 @@ class FilamentRenderer(Renderer):
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         for i in range(len(states)):
             self._posed.pose(states, i)
-            if "tex_data" in self._posed.pop_changed_data() and self._lit is not None:
+            changed = self._posed.pop_changed_data()
+            if "tex_data" in changed and self._lit is not None:
                 self._lit.upload(self._posed.model)
+            elif "tex_type" in changed and self._lit is not None:
+                self._lit.choose_sky(self._posed.model)
             for name in self.cameras:
                 out = {channel: values[i] for channel, values in seen[name].items()}
                 if {"rgb", "linear"} & out.keys():

@@ -88,7 +88,7 @@ class FilamentScene:
             self._lights.surround(Environment(self._context, np.full(3, 0.5), 0.5 * np.eye(3)))
         self._objects: Any = None
         self._glowing: list[tuple[Any, Any, float]] = []
-        self._sky: Any = None
+        self._skies: dict[int, Any] = {}
         self._fields: dict[int, tuple[Any, Any]] = {}
         self._targets: dict[tuple[bool, tuple[int, int]], tuple[Any, NDArray, Any]] = {}
         self.upload(model)
@@ -97,9 +97,15 @@ class FilamentScene:
         """Upload the meshes, the textures and the background of a model."""
         self._objects = None
         self._resources: Any = mjrf.ModelResources(self._context, model)
+        self._skies.clear()
+        self.choose_sky(model)
+
+    def choose_sky(self, model: mujoco.MjModel) -> None:
+        """Show the first skybox of a model; each is uploaded once."""
         for texture in np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX)[:1].tolist():
-            self._sky = _make_sky(self._context, model, texture)
-            self._scene.set_skybox(self._sky[0])
+            if texture not in self._skies:
+                self._skies[texture] = _make_sky(self._context, model, texture)
+            self._scene.set_skybox(self._skies[texture][0])
 
     def load(self, model: mujoco.MjModel, data: mujoco.MjData, eye: NDArray[np.float64]) -> None:
         """Replace the objects and the lights by those of a posed model, for drawings by one camera.
@@ -208,7 +214,8 @@ class FilamentScene:
         self._glowing.clear()
         self._targets.clear()
         self._fields.clear()
-        self._objects = self._resources = self._scene = self._sky = self._context = None
+        self._skies = {}
+        self._objects = self._resources = self._scene = self._context = None
 
 
 def _drawn_sizes(model: mujoco.MjModel) -> NDArray[np.float64]:

@@ -220,8 +220,11 @@ class MitsubaRenderer(Renderer):
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         for i in range(len(states)):
             self._posed.pose(states, i)
-            if "tex_data" in self._posed.pop_changed_data():
-                self._scene.forget_textures(self._posed.model)
+            changed = self._posed.pop_changed_data()
+            if "tex_data" in changed:
+                self._scene.forget_textures()
+            if changed & {"tex_data", "tex_type"}:
+                self._scene.load_sky(self._posed.model)
             self._scene.update(self._posed.model, self._posed.data)
             for name in self.cameras:
                 self._observe_camera(self._scene, name, {channel: out[i] for channel, out in seen[name].items()})

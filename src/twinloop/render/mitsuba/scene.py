@@ -99,9 +99,12 @@ class MitsubaScene:
         self.scene: Any = None
         self.has_emission = self.has_transparency = False
 
-    def forget_textures(self, model: mujoco.MjModel) -> None:
+    def forget_textures(self) -> None:
         """Discard decoded textures, because the pixels in the model have changed."""
         self._materials.clear_images()
+
+    def load_sky(self, model: mujoco.MjModel) -> None:
+        """Read the background of a model again, because its pixels or its choice have changed."""
         self.faces = sky_faces(model)
 
     def update(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:

@@ -27,7 +27,7 @@ _OF_WORLDS = (
 _LENS = ("cam_fovy", "cam_intrinsic", "cam_sensorsize")
 _CARRIED = ("geom_pos", "geom_quat", "cam_pos", "cam_quat", "light_pos", "light_dir")  # in their bodies' axes
 _BODIES = ("body_pos", "body_quat", "body_parentid", "body_mocapid", "jnt_", "qpos0", "cam_mode", "light_mode")
-OF_ALL = ("geom_type", "cam_projection", "cam_sensorsize", "flex_rgba", "tex_data")
+OF_ALL = ("geom_type", "cam_projection", "cam_sensorsize", "flex_rgba", "tex_data", "tex_type")
 """Model fields that have one value for all worlds of a launch."""
 
 
