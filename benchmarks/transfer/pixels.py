@@ -38,6 +38,7 @@ from twinloop.policies import open_policy
 from twinloop.randomize import Plan, default_draws
 from twinloop.randomize.section import section_plan
 from twinloop.rollout import EpisodeStart, ExpertActor, run_batch
+from twinloop.rollout.episodes import BatchResult
 from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import open_backend
@@ -234,7 +235,8 @@ def dress(table: ParamTable, look: Look, robot: int, numbers: Sequence[int]) -> 
     return replace(table, values=values)
 
 
-def _open_camera(twin: Twin, look: Look, size: tuple[int, int]) -> WorldCamera:
+def open_camera(twin: Twin, look: Look, size: tuple[int, int]) -> WorldCamera:
+    """Return the cameras of a robot in a look, with images of a height and width in pixels."""
     return WorldCamera(
         twin, CAMERAS, height=size[0], width=size[1], renderer=look.renderer, sensors=True,
         scenery=Scenery(rooms=True, seed=PLACES), quality=look.quality,
@@ -243,9 +245,14 @@ def _open_camera(twin: Twin, look: Look, size: tuple[int, int]) -> WorldCamera:
 
 def try_on_hidden(policy: Any, robot: int, numbers: Sequence[int], look: Look) -> NDArray[np.bool_]:
     """Return the outcomes of trials on a robot with hidden parameters, ``(ntrial,)``."""
+    return run_on_hidden(policy, robot, numbers, look)[1].success
+
+
+def run_on_hidden(policy: Any, robot: int, numbers: Sequence[int], look: Look) -> tuple[Twin, BatchResult]:
+    """Run trials on a robot with hidden parameters; return its twin and the trials."""
     cell = make_hidden_cell(_with_devices(look), robot)
     task, start = open_task(TASK, cell.twin), cell.plan(PLACES).draw(numbers)
-    camera = _open_camera(cell.twin, look, policy.contract.cameras[CAMERAS[0]])
+    camera = open_camera(cell.twin, look, policy.contract.cameras[CAMERAS[0]])
     batch = run_batch(
         cell.twin,
         task,
@@ -256,7 +263,7 @@ def try_on_hidden(policy: Any, robot: int, numbers: Sequence[int], look: Look) -
         backend=open_backend("threads", nthread=1),
     )
     camera.close()
-    return batch.success
+    return cell.twin, batch
 
 
 def try_on_drake(policy: Any, robot: int, numbers: Sequence[int], look: Look) -> NDArray[np.bool_]:
@@ -264,7 +271,7 @@ def try_on_drake(policy: Any, robot: int, numbers: Sequence[int], look: Look) ->
     from benchmarks.transfer.drake_so101 import run_trials
 
     twin = _with_devices(look)
-    camera = _open_camera(twin, look, policy.contract.cameras[CAMERAS[0]])
+    camera = open_camera(twin, look, policy.contract.cameras[CAMERAS[0]])
     params = functools.partial(dress, look=look, robot=robot, numbers=numbers)
     batch = run_trials(robot, policy, numbers, images=camera, twin=twin, change=params)
     camera.close()
@@ -288,7 +295,7 @@ def take_demonstration_images(robot: int, look: Look, localizer: Any) -> Any:
         backend=open_backend("threads", nthread=1),
     )  # fmt: skip
     size, states = localizer.contract.cameras[CAMERAS[0]], batch.trajectories.states
-    camera, kept = _open_camera(cell.twin, look, size), np.flatnonzero(batch.success)
+    camera, kept = open_camera(cell.twin, look, size), np.flatnonzero(batch.success)
     start = EpisodeStart(numbers=np.array(numbers), params=params, initial=batch.initial, run_seed=DEMONSTRATED)
     camera.begin_worlds(start, states.shape[1])
     frames: dict[str, list[NDArray[np.uint8]]] = {name: [] for name in CAMERAS}

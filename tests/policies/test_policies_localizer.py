@@ -15,6 +15,8 @@ from twinloop.policies.statistics import MEMORY
 torch = pytest.importorskip("torch")
 
 from twinloop.policies.localizer import attach_control  # noqa: E402
+from twinloop.policies.network import ConvolutionalEncoder  # noqa: E402
+from twinloop.policies.settings import ImageEncoderSettings  # noqa: E402
 
 TRACKED = ("thing.0", "thing.1", "thing.2")
 SEEING = dataclasses.replace(contract(cameras={"eye": (16, 20)}), environment=())
@@ -187,3 +189,15 @@ def test_control_gets_headings_on_the_unit_circle():
     policy = make_localizer(tracked=TURNED)
     found = policy.normalize_headings(torch.tensor([[0.3, 0.3, 0.4], [0.1, 0.0, -2.0]]))
     np.testing.assert_allclose(found.numpy(), [[0.3, 0.6, 0.8], [0.1, 0.0, -1.0]], rtol=1e-6)
+
+
+def test_dilated_layers_cost_nothing_and_keep_the_size_of_the_feature_map():
+    encoders = [
+        ConvolutionalEncoder(ImageEncoderSettings(channels=(8, 8, 8, 8), halvings=2, dilated=dilated))
+        for dilated in (False, True)
+    ]
+    dilations = [[layer.dilation[0] for layer in one.layers if isinstance(layer, torch.nn.Conv2d)] for one in encoders]
+    assert dilations == [[1, 1, 1, 1], [1, 1, 2, 4]]
+    maps = [one(torch.zeros(2, 3, 48, 64)) for one in encoders]
+    assert maps[0].shape == maps[1].shape == (2, 8, 12, 16)
+    assert "dilated" not in ImageEncoderSettings().model_dump_json()  # so hashes of earlier policies remain

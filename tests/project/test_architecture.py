@@ -120,7 +120,7 @@ CEILINGS = {
     "release": 7380,
     "render": 5890,
     "report": 2260,
-    "rollout": 2960,
+    "rollout": 3020,
     "scenario": 1440,
     "sensors": 3670,
     "simulate": 3740,

@@ -19,9 +19,10 @@ torch = pytest.importorskip("torch")
 
 from twinloop.policies import open_policy  # noqa: E402
 from twinloop.release.envelope import Envelope  # noqa: E402
+from twinloop.rollout.actor import EpisodeStart  # noqa: E402
 from twinloop.rollout.episodes import run_batch  # noqa: E402
 from twinloop.rollout.labelling import LabellingActor  # noqa: E402
-from twinloop.rollout.observing import offered_contract  # noqa: E402
+from twinloop.rollout.observing import TrackerNoise, offered_contract  # noqa: E402
 from twinloop.rollout.policy_actor import PolicyActor  # noqa: E402
 from twinloop.train import distill as module  # noqa: E402
 from twinloop.train.distill import DistillConfig, describe_weak_expert, distill  # noqa: E402
@@ -144,6 +145,33 @@ def test_labels_are_the_experts_commands_in_the_states_that_the_policy_visits(ta
     start = open_backend("threads", nthread=1).start(TWIN, params, initial, 1)
     label = contract.action.from_si(pupil.label(start, initial.command, initial.command))
     np.testing.assert_allclose(steps["label"][:, 0], label, atol=1e-4)
+
+
+def test_the_expert_labels_what_the_tracker_shows(task):
+    contract, settings = offered_contract(TWIN, task), module.read_settings("mlp", module._SETTINGS)
+    tracker = TrackerNoise(offset=(0.02, -0.01, 0.003))
+    actor = LabellingActor(task=task, twin=TWIN, contract=contract, settings=settings, tracker=tracker)
+    params = PLAN.draw(range(3))
+    initial = task.reset(params, run_seed=3, episodes=range(3))
+    worlds = EpisodeStart(numbers=np.arange(3), params=params, initial=initial, run_seed=3)
+    start = open_backend("threads", nthread=1).start(TWIN, params, initial, 1)
+    actor.begin(worlds)(start)
+    moved = np.array(initial.qpos)
+    moved[:, task.object.qpos : task.object.qpos + 3] += [0.02, -0.01, 0.003]
+    there = open_backend("threads", nthread=1).start(TWIN, params, dataclasses.replace(initial, qpos=moved), 1)
+    expert = task.memoryless_expert(initial, params, believed=TWIN.table(3))
+    labels = [contract.action.from_si(expert.label(one, initial.command, initial.command)) for one in (start, there)]
+    np.testing.assert_allclose(actor.steps.stack()["label"][:, 0], labels[1], atol=1e-4)
+    assert np.abs(labels[0] - labels[1]).max() > 0.1
+
+
+def test_the_expert_succeeds_with_the_errors_of_a_localizer():
+    whole = open_task("pick_and_place", TWIN)
+    contract, settings = offered_contract(TWIN, whole), module.read_settings("mlp", module._SETTINGS)
+    for tracker in (TrackerNoise(wander=0.006, turn=0.15), TrackerNoise(offset=(0.005, -0.005, 0.004))):
+        actor = LabellingActor(task=whole, twin=TWIN, contract=contract, settings=settings, tracker=tracker)
+        batch = run_batch(TWIN, whole, PLAN.draw(range(48)), run_seed=3, episodes=range(48), actor=actor)
+        assert batch.success.mean() > 0.85
 
 
 def test_a_policy_from_images_sees_what_the_worlds_show_when_it_predicts(task, tmp_path):

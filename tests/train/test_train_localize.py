@@ -75,6 +75,29 @@ def test_samples_are_of_the_wanted_worlds_and_their_truth_is_what_the_simulation
     assert len({image.tobytes() for image in found.images["front"]}) > 12
 
 
+def test_images_end_soon_after_the_first_success():
+    chance, done = np.random.default_rng(0), np.zeros(100, dtype=bool)
+    assert module._choose_steps(chance, done, 200).all()
+    done[40:60] = True
+    chosen = np.array([module._choose_steps(chance, done, 10) for _ in range(400)])
+    assert (chosen.sum(axis=1) == 10).all()
+    assert chosen[:, : 40 + module._AFTER].any(axis=0).all()
+    assert not chosen[:, 40 + module._AFTER :].any()
+
+
+def test_the_drift_is_that_of_moving_bodies(samples):
+    run, found = samples
+    plan, task = open_worlds()
+    actor = module.ExpertActor(task=task)
+    batch = module.run_batch(plan.twin, task, plan.draw(range(12)), run_seed=0, episodes=range(12), actor=actor)
+    for column, name in enumerate(run.tracked):
+        values = task.environment(batch.trajectories.states[:, :-1])[..., task.environment_names.index(name)]
+        changes = np.diff(values, axis=1)
+        changes = changes[np.abs(changes) > 1e-4]
+        assert found.drift[column] == pytest.approx((changes**2).mean() if len(changes) else 0.0, rel=1e-6)
+    assert found.drift[run.tracked.index("target.x")] == 0.0
+
+
 def test_samples_do_not_depend_on_the_number_of_processes_and_stored_ones_are_used(samples, tmp_path, monkeypatch):
     run, found = samples
     monkeypatch.setattr(module, "_PART", 6)

@@ -140,7 +140,9 @@ class ConvolutionalEncoder(nn.Module):
         for number, channels in enumerate(settings.channels):
             size, stride = 5 if number == 0 else 3, 2 if number < halvings else 1
             groups = channels // _GROUP if channels % _GROUP == 0 else 1
-            layers += [nn.Conv2d(before, channels, size, stride=stride, padding=size // 2)]
+            dilation = 2 ** max(0, number + 1 - halvings) if settings.dilated else 1
+            padding = dilation * (size // 2)
+            layers += [nn.Conv2d(before, channels, size, stride=stride, padding=padding, dilation=dilation)]
             layers += [nn.GroupNorm(groups, channels), nn.ReLU()]
             before = channels
         self.layers = nn.Sequential(*layers[:-1])  # no activation after the last convolution

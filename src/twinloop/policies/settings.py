@@ -42,6 +42,8 @@ class ImageEncoderSettings(_Strict):
         channels: number of channels of each layer. The last number is the number of keypoints (32 in robomimic).
         halvings: number of layers, the first ones, that halve the image size; None for all. Keypoints of a larger
             feature map are more precise, and cost more time.
+        dilated: whether the layers after the halvings have dilation 2, 4, 8, … A keypoint then depends on a larger part
+            of the image at no cost.
         per_camera: whether each camera has its own encoder; by default all cameras share one. Keypoints then also have
             their strength, the largest activation of the channel, which is small if the camera does not see the object.
     """
@@ -50,6 +52,7 @@ class ImageEncoderSettings(_Strict):
         default=(16, 32, 64, 32), min_length=1, max_length=8
     )
     halvings: Annotated[int, Field(ge=0, le=8)] | None = Field(default=None, exclude_if=lambda value: value is None)
+    dilated: bool = Field(default=False, exclude_if=lambda value: not value)
     per_camera: bool = Field(default=False, exclude_if=lambda value: not value)
 
     @property
@@ -353,7 +356,9 @@ class LocalizerSettings(CommonSettings):
 
     kind: Literal["localizer"] = "localizer"
     tracked: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1, max_length=1024)
-    images: ImageEncoderSettings = ImageEncoderSettings(channels=(16, 32, 32, 32), halvings=2, per_camera=True)
+    images: ImageEncoderSettings = ImageEncoderSettings(
+        channels=(16, 32, 32, 32), halvings=2, dilated=True, per_camera=True
+    )
     width: _Width = 256
     depth: _Depth = 2
     equal_turns: dict[str, Annotated[int, Field(ge=0, le=360)]] = Field(default_factory=dict)

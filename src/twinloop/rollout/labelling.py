@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,10 +16,18 @@ from twinloop.policies import Predictor
 from twinloop.policies.policy_loop import CommandLimiter
 from twinloop.policies.settings import CommonSettings
 from twinloop.rollout.actor import EpisodeStart
-from twinloop.rollout.observing import PERFECT, TrackerNoise, WorldImages, WorldObserver, offered_contract
+from twinloop.rollout.observing import (
+    PERFECT,
+    Observation,
+    TrackerNoise,
+    WorldImages,
+    WorldObserver,
+    offered_contract,
+)
 from twinloop.rollout.policy_actor import HashedPolicy, open_policy_loop, require_matching_contract
 from twinloop.simulate import Controller, Simulation
 from twinloop.tasks.protocol import StateExpert, Task, has_labels
+from twinloop.tasks.reaching import heading
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -105,7 +114,9 @@ class LabellingActor:
         settings: settings of the policy, whose command limits also hold for the expert.
         believed: values of parameters that the expert takes for true, by name: one number, or one per world
             ``(nworld,)``; the others are nominal.
-        tracker: errors of the tracker, which the expert does not have.
+        tracker: errors of the tracker. A task's expert labels the state that the tracker shows: free bodies are where
+            it sees them. A policy could not learn labels of the true state, which it does not see: it would command the
+            median of what might be right, and stall.
         policy: the policy; None if the expert acts in all worlds.
         teacher: policy that is the expert; None for the task's own.
         by_expert: worlds in which the expert acts, ``(nworld,)``; by default none, if there is a policy.
@@ -150,7 +161,7 @@ class LabellingActor:
             for name, frames in seen.items():
                 if name.startswith(IMAGES) and looks:
                     steps.images.setdefault(name, []).append(frames)
-            label = wanted = expert.label(simulation, held, earlier)
+            label = wanted = expert.label(self._show(simulation, seen), held, earlier)
             if columns:
                 seen[ENVIRONMENT] = seen[ENVIRONMENT][:, columns]
                 steps.environment.append(seen[ENVIRONMENT])
@@ -168,6 +179,13 @@ class LabellingActor:
 
         return command
 
+    def _show(self, simulation: Simulation, seen: Observation) -> Simulation:
+        """Return the simulation as the tracker shows it to a task's expert."""
+        if self.teacher is not None or self.tracker == PERFECT or ENVIRONMENT not in seen:
+            return simulation
+        names = offered_contract(self.twin, self.task).environment
+        return _ShownSimulation(simulation, move_free_bodies(self.twin, simulation.qpos, names, seen[ENVIRONMENT]))  # pyright: ignore[reportReturnType]
+
     def _open_expert(self, worlds: EpisodeStart) -> StateExpert:
         if self.teacher is not None:
             return TeacherExpert(self.teacher, self.twin, self.task, worlds)
@@ -176,3 +194,42 @@ class LabellingActor:
             raise AssertionError
         believed = self.twin.table(len(worlds.numbers), self.believed)
         return self.task.memoryless_expert(worlds.initial, worlds.params, believed=believed)
+
+
+class _ShownSimulation:
+    """Simulation whose free bodies are elsewhere."""
+
+    def __init__(self, simulation: Simulation, qpos: Array) -> None:
+        self._simulation, self.qpos = simulation, qpos
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._simulation, name)
+
+
+def move_free_bodies(twin: Twin, qpos: Array, names: Sequence[str], tracked: Array) -> Array:
+    """Return positions ``(nworld, nq)`` in which free bodies are where tracked values say.
+
+    Args:
+        twin: twin of the worlds.
+        qpos: positions, ``(nworld, nq)``.
+        names: names of the n tracked values, such as ``cube.x`` and ``cube.heading.cos``.
+        tracked: the tracked values, ``(nworld, n)``; a body keeps what they do not say.
+    """
+    moved, model, columns = qpos.copy(), twin.model, {name: i for i, name in enumerate(names)}
+    for body in dict.fromkeys(name.partition(".")[0] for name in names):
+        row = mujoco.mj_name2id(model, int(mujoco.mjtObj.mjOBJ_BODY), body)
+        joint = int(model.body_jntadr[row]) if row >= 0 else -1
+        if joint < 0 or model.jnt_type[joint] != mujoco.mjtJoint.mjJNT_FREE:
+            continue
+        first = int(model.jnt_qposadr[joint])
+        for i, axis in enumerate("xyz"):
+            if f"{body}.{axis}" in columns:
+                moved[:, first + i] = tracked[:, columns[f"{body}.{axis}"]]
+        cos, sin = (columns.get(f"{body}.heading.{part}") for part in ("cos", "sin"))
+        if cos is not None and sin is not None:
+            turn = moved[:, first + 3 : first + 7]
+            half = 0.5 * (np.arctan2(tracked[:, sin], tracked[:, cos]) - heading(turn))
+            c, s = np.cos(half), np.sin(half)
+            w, x, y, z = turn.T
+            moved[:, first + 3 : first + 7] = np.stack([c * w - s * z, c * x - s * y, c * y + s * x, c * z + s * w], 1)
+    return moved

@@ -50,16 +50,47 @@ class TrackerNoise:
         offset: constant error of positions ``(3,)`` in m, because the tracker's frame is displaced from the robot's.
         spread: half width in m of the uniform distribution of a further error of positions, which is drawn once per
             episode and axis.
+        wander: errors that vary slowly, as those of a localizer do (correlation time 0.4 s), in m: in each episode they
+            have a standard deviation of up to this, for each position by itself; half of it in height.
+        turn: the same for headings, in rad.
     """
 
     noise: float = 0.0
     offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
     spread: float = 0.0
+    wander: float = 0.0
+    turn: float = 0.0
 
     def draw_offset(self, worlds: EpisodeStart) -> NDArray[np.float64]:
         """Return the error of positions in each world, ``(nworld, 3)`` in m."""
         chance = uniforms(worlds.run_seed, "rollout/tracker/offset", worlds.numbers, size=3, attempt=worlds.attempt)
         return np.array(self.offset) + self.spread * (2.0 * chance - 1.0)
+
+    def next_wander(
+        self, before: NDArray[np.float64] | None, worlds: EpisodeStart, step: int, size: int, hz: float
+    ) -> NDArray[np.float64]:
+        """Return the slowly varying errors of n values at a control step, ``(nworld, n)``, in standard deviations.
+
+        Args:
+            before: those of the step before; None at the first step.
+            worlds: the worlds.
+            step: number of the control step.
+            size: number of values.
+            hz: control rate.
+        """
+        chance = uniforms(
+            worlds.run_seed, "rollout/tracker/wander", worlds.numbers, size=size, attempt=worlds.attempt, step=step
+        )
+        if before is None:
+            return ndtri(chance)
+        kept = np.exp(-1.0 / (_WANDER_S * hz))
+        return kept * before + np.sqrt(1.0 - kept**2) * ndtri(chance)
+
+    def draw_wander(self, worlds: EpisodeStart, names: Sequence[str]) -> NDArray[np.float64]:
+        """Return the standard deviation of the slowly varying error of each named value, ``(nworld, n)``."""
+        scale = {"x": self.wander, "y": self.wander, "z": 0.5 * self.wander, "cos": self.turn}
+        size = np.array([scale.get(name.rpartition(".")[2], 0.0) for name in names])
+        return size * uniforms(worlds.run_seed, "rollout/tracker/size", worlds.numbers, attempt=worlds.attempt)
 
     def add_errors(
         self,
@@ -67,6 +98,7 @@ class TrackerNoise:
         names: Sequence[str],
         chance: NDArray[np.float64],
         offset: NDArray[np.float64] | None = None,
+        wander: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
         """Return the tracker's readings of true values, ``(k, n)``.
 
@@ -76,15 +108,26 @@ class TrackerNoise:
             chance: uniform random numbers in (0, 1), ``(k, n)``. The inverse normal distribution function converts them
                 to normal noise.
             offset: errors of positions in the worlds, ``(k, 3)`` in m; by default ``offset`` of the tracker.
+            wander: slowly varying errors ``(k, n)`` in m; of a heading in the column of its cosine, in rad.
         """
         seen = true + self.noise * ndtri(chance)
         offset = np.broadcast_to(self.offset, (len(true), 3)) if offset is None else offset
         for axis, shift in zip("xyz", offset.T, strict=True):
             seen[:, [name.endswith(f".{axis}") for name in names]] += shift[:, None]
+        for column, name in enumerate(names if wander is not None else ()):
+            error, sine = wander[:, column], name.removesuffix("cos") + "sin"  # pyright: ignore[reportOptionalSubscript]
+            if name.endswith(".heading.cos") and sine in names:
+                other = list(names).index(sine)
+                cos, sin = seen[:, column].copy(), seen[:, other].copy()
+                seen[:, column] = np.cos(error) * cos - np.sin(error) * sin
+                seen[:, other] = np.sin(error) * cos + np.cos(error) * sin
+            else:
+                seen[:, column] += error
         return seen
 
 
 PERFECT = TrackerNoise()
+_WANDER_S = 0.4  # s: errors of a localizer on virtual robots are alike for about this long
 
 
 class WorldObserver:
@@ -119,7 +162,8 @@ class WorldObserver:
         parts: Sequence[Literal["state", "environment"]] = ("state", "environment"),
     ) -> None:
         self._task, self._worlds, self._tracker = task, worlds, tracker
-        self._offset = tracker.draw_offset(worlds)
+        self._offset, self._hz = tracker.draw_offset(worlds), twin.control_hz
+        self._wander: NDArray[np.float64] | None = None
         self._units, self._images = units or twin.units, images
         self._latest = dict[str, NDArray[np.uint8]]()
         nstep = task.nstep if nstep is None else nstep
@@ -168,7 +212,11 @@ class WorldObserver:
         if self._tracker.noise:
             where = {"size": true.shape[1], "attempt": worlds.attempt, "step": step}
             chance = uniforms(worlds.run_seed, "rollout/tracker", worlds.numbers, **where)
-        return self._tracker.add_errors(true, names, chance, self._offset)
+        wander = None
+        if self._tracker.wander or self._tracker.turn:
+            self._wander = self._tracker.next_wander(self._wander, worlds, step, true.shape[1], self._hz)
+            wander = self._wander * self._tracker.draw_wander(worlds, names)
+        return self._tracker.add_errors(true, names, chance, self._offset, wander)
 
 
 def offered_contract(

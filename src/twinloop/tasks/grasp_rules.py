@@ -27,9 +27,11 @@ _STILL = 0.4  # shares per second: jaws slower than this no longer close
 _GRIPPED = 0.2  # command of the jaws below which they hold an object
 _BEGUN = 0.03  # command of a release that has begun
 _WIDENING = 0.1  # shares per second
-_LOW = 0.0035  # m: an object below this height rests; a hinged jaw lifts it by some millimetres as it closes
-_HELD = 0.0055  # m: height at which a held object is released
-_DROP = 0.009  # m: greatest height of a release
+# Heights leave room for errors of a tracker or of a localizer: several millimetres in height and position.
+_LOW = 0.007  # m: an object below this height rests; a hinged jaw lifts it by some millimetres as it closes
+_HELD = 0.012  # m: height at which a held object is released
+_DROP = 0.02  # m: greatest height of a release
+_NEAR = 2.0  # times the place between the jaws: where an object is that keeps the jaws from closing
 _SLOW = 0.05  # m/s: greatest vertical speed of a release
 _RISING = 0.025  # m/s
 _CARRIED = 0.02  # m over which a lifted object begins to move sideways
@@ -78,12 +80,12 @@ class GraspRules:
         height, begun = self.grasp.height(now), (now.grip > _BEGUN) & (now.grip_rate > -_WIDENING)
         due = begun | (self.is_held(now) & (np.abs(now.velocity[:, 2]) < _SLOW))
         releasable = (height > _LOW) & (height < _DROP) & (self._distance(now) < 0.6 * self.radius)
-        return (self._is_placed(now) & opening) | (releasable & self._is_between(now) & due)
+        return (self._is_placed(now) & opening) | (releasable & self._is_between(now, _NEAR) & due)
 
     def is_held(self, now: PresentState) -> Mask:
         """Return where the jaws are pressed against the object between them."""
         pressed = (now.grip < _GRIPPED) & (now.opening - now.grip > _PRESSED)
-        return self._is_between(now) & pressed & (np.abs(now.opening_speed) < _STILL)
+        return self._is_between(now, _NEAR) & pressed & (np.abs(now.opening_speed) < _STILL)
 
     def is_rising(self, now: PresentState) -> Mask:
         """Return where a held object rests, or is on its way up."""
@@ -110,9 +112,10 @@ class GraspRules:
     def _is_below(self, now: PresentState) -> Mask:
         return _norm((now.tool - self.grasp.centre(now))[:, :2]) < self.clear
 
-    def _is_between(self, now: PresentState) -> Mask:
+    def _is_between(self, now: PresentState, scale: float = 1.0) -> Mask:
+        """Return where the object is between the jaws, or within this multiple of its size around."""
         inside, across, level = self.grasp.offset(now)
-        size, clearance = self.grasp.rest, self.grasp.clearance
+        size, clearance = scale * self.grasp.rest, self.grasp.clearance
         along = np.abs(inside - 0.5 * clearance) < clearance + 0.6 * size
         return along & (np.abs(across) < 0.7 * size) & (np.abs(level) < 0.9 * size)
 

@@ -99,6 +99,9 @@ class DistillConfig(ImageConfig):
             from a camera is measured to 0.5 to 1 mm.
         tracker_offset: largest constant error of tracked positions in an episode, in m, per axis. Hand-eye calibration
             with a printed board is off by 1 to 3 mm.
+        tracker_wander: largest standard deviation of slowly varying errors of tracked positions, in m: those of a
+            localizer, see `rollout.observing.TrackerNoise`.
+        tracker_turn: the same for headings, in rad.
         other_share: share of the worlds from the other distribution, if two are given.
         expert_share: share of the worlds of later rounds in which the expert acts.
         batch: samples per step.
@@ -119,6 +122,8 @@ class DistillConfig(ImageConfig):
     final_steps: int = Field(default=9000, ge=1)
     tracker_noise: float = Field(default=0.0, ge=0, le=0.1)
     tracker_offset: float = Field(default=0.0, ge=0, le=0.1)
+    tracker_wander: float = Field(default=0.0, ge=0, le=0.1)
+    tracker_turn: float = Field(default=0.0, ge=0, le=1.0)
     other_share: float = Field(default=0.5, ge=0, le=1)
     expert_share: float = Field(default=0.0, ge=0, le=1)
     batch: int = Field(default=128, ge=1)
@@ -306,7 +311,12 @@ class DistillRun:
             by_expert=order < count,
             teacher=self.teacher,
             believed={**self.believed, **known},
-            tracker=TrackerNoise(noise=config.tracker_noise, spread=config.tracker_offset),
+            tracker=TrackerNoise(
+                noise=config.tracker_noise,
+                spread=config.tracker_offset,
+                wander=config.tracker_wander,
+                turn=config.tracker_turn,
+            ),
             images=self._cameras,
         )
         batch = run_batch(

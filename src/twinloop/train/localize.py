@@ -62,7 +62,9 @@ OpenWorlds = Callable[[], tuple[Plan, Task]]
 
 _BATCH = 32  # worlds that are simulated together
 _PART = 128  # worlds of one file of images
+_AFTER = 15  # control steps after the first success in which images are still taken
 _CHECKPOINTS = 20
+_MOVED = 1e-4  # m: a smaller change per control step is rest
 _WARMUP = 0.02  # share of the steps
 
 
@@ -73,10 +75,11 @@ class LocalizeConfig(ImageConfig):
         tracked: names of the bodies whose tracked values are estimated, or patterns of names; by default all but the
             tool.
         worlds: number of worlds.
-        frames: images of each camera per world, at random control steps.
+        frames: images of each camera per world, at random control steps until soon after the task succeeds.
         tracker_offset: largest constant error, in m, of the tracker that the policy reads that acts in two thirds of
-            the worlds; in half of them it also has the noise.
-        tracker_noise: standard deviation of its error per step, in m.
+            the worlds; in half of them its errors also vary.
+        tracker_wander: largest standard deviation of varying errors of positions, in m.
+        tracker_turn: the same for headings, in rad.
         holdout: share of the worlds that are held out.
         settings: settings of the localizer, see `policies.settings.LocalizerSettings`.
         steps: steps of the optimizer.
@@ -91,7 +94,8 @@ class LocalizeConfig(ImageConfig):
     worlds: int = Field(default=3000, ge=10)
     frames: int = Field(default=16, ge=1)
     tracker_offset: float = Field(default=0.02, ge=0, le=0.2)
-    tracker_noise: float = Field(default=0.003, ge=0, le=0.1)
+    tracker_wander: float = Field(default=0.006, ge=0, le=0.1)
+    tracker_turn: float = Field(default=0.15, ge=0, le=1.0)
     holdout: float = Field(default=0.1, gt=0, lt=1)
     settings: dict[str, Any] = Field(default_factory=dict)
     steps: int = Field(default=16_000, ge=1)
@@ -111,7 +115,7 @@ class ImageSamples:
         state: joint readings, ``(n, k)`` in the dataset's units.
         truth: tracked values, ``(n, d)``; horizontally relative to the tool as the arm believes it (`_tool_errors`).
         world: number of each sample's world, ``(n,)``.
-        drift: mean square change of each tracked value per control step, ``(d,)``.
+        drift: mean square change of each tracked value per control step in which it changes, ``(d,)``.
     """
 
     images: dict[str, NDArray[np.uint8]]
@@ -181,7 +185,7 @@ def take_images(job: _ImageJob) -> None:
     plan, task = job.open_worlds()
     config = job.config
     _, tracked = localizer_contract(plan, task, config)
-    cameras = open_cameras(plan, config, config.seed)
+    cameras = open_cameras(plan, config, config.seed + job.worlds.start)  # other surfaces in each file
     parts = list[ImageSamples]()
     for first in range(job.worlds.start, job.worlds.stop, _BATCH):
         numbers = range(first, min(first + _BATCH, job.worlds.stop))
@@ -206,9 +210,9 @@ def _take_batch(
         )
     columns = [task.environment_names.index(name) for name in tracked]  # pyright: ignore[reportAttributeAccessIssue]
     truth = task.environment(states)[..., columns]  # pyright: ignore[reportAttributeAccessIssue]
-    nworld, nstep = states.shape[:2]
+    nstep = states.shape[1]
     chance = generator(config.seed, "localize/frames", numbers.start)
-    wanted = np.stack([chance.permutation(nstep) < config.frames for _ in range(nworld)]) & valid[:, None]
+    wanted = np.stack([_choose_steps(chance, done, config.frames) for done in task.success(states)]) & valid[:, None]
     cameras.begin_worlds(
         EpisodeStart(numbers=np.array(numbers), params=params, initial=batch.initial, run_seed=config.seed), nstep
     )
@@ -220,14 +224,23 @@ def _take_batch(
             frames.setdefault(name, []).append(images)
     step, world = np.nonzero(wanted.T)  # in the order in which images were taken
     changes = np.diff(truth[valid], axis=1)
+    moved = np.abs(changes) > _MOVED
     seen = truth[world, step] + _tool_errors(plan.twin, tracked, states[world, step], readings[world, step])
     return ImageSamples(
         images={name: np.concatenate(parts) for name, parts in frames.items()},
         state=readings[world, step].astype(np.float32),
         truth=seen.astype(np.float32),
         world=np.array(numbers)[world],
-        drift=np.mean(changes**2, axis=(0, 1)),
+        drift=(changes**2).sum(axis=(0, 1), where=moved) / np.maximum(moved.sum(axis=(0, 1)), 1),
     )
+
+
+def _choose_steps(chance: np.random.Generator, done: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
+    """Return a mask of random control steps, until soon after the first success if there is one."""
+    last = min(int(done.argmax()) + _AFTER, len(done)) if done.any() else len(done)
+    chosen = np.zeros(len(done), dtype=bool)
+    chosen[chance.permutation(last)[:count]] = True
+    return chosen
 
 
 def _tool_errors(
@@ -262,8 +275,12 @@ def _choose_actor(job: _ImageJob, plan: Plan, task: Task, batch: int) -> Actor:
     """Return who acts in a batch of worlds: the expert in every third if there is a policy, else in all."""
     if job.control is None or batch % 3 == 0:
         return ExpertActor(task=task)
-    noise = job.config.tracker_noise if batch % 3 == 2 else 0.0
-    tracker = TrackerNoise(noise=noise, spread=job.config.tracker_offset)
+    varies = batch % 3 == 2
+    tracker = TrackerNoise(
+        spread=job.config.tracker_offset,
+        wander=job.config.tracker_wander if varies else 0.0,
+        turn=job.config.tracker_turn if varies else 0.0,
+    )
     return PolicyActor(policy=job.control, task=task, twin=plan.twin, tracker=tracker)
 
 

@@ -23,8 +23,8 @@ from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.requests import DistillRequest
 from twinloop.workflows.train.train import parse_policy_settings
 
-_FIELDS = ("worlds", "rounds", "steps", "final_steps", "tracker_noise", "tracker_offset", "expert_share", "batch", "lr",
-           "height", "width", "images", "renderer")  # fmt: skip
+_FIELDS = ("worlds", "rounds", "steps", "final_steps", "tracker_noise", "tracker_offset", "tracker_wander",
+           "tracker_turn", "expert_share", "batch", "lr", "height", "width", "images", "renderer")  # fmt: skip
 
 
 def has_checkpoint(request: DistillRequest) -> bool:

@@ -131,6 +131,10 @@ class DistillRequest(Request):
     """Standard deviation of each tracked value per step, in m; by default 0."""
     tracker_offset: float | None = None
     """Largest constant error of tracked positions in an episode, in m; by default 0."""
+    tracker_wander: float | None = None
+    """Largest standard deviation of slowly varying errors of tracked positions, in m; by default 0."""
+    tracker_turn: float | None = None
+    """Largest standard deviation of slowly varying errors of tracked headings, in rad; by default 0."""
     expert_share: float | None = None
     """Share of the worlds of later rounds in which the expert acts; by default 0."""
     batch: int | None = None
