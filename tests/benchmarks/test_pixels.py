@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from twinloop.core.errors import InputError
+from twinloop.core.errors import CheckFailedError, InputError
 
 pytest.importorskip("torch")
 
-from benchmarks.transfer import pixel_settings, pixels, run_pixels
-from benchmarks.transfer.pixel_settings import LOOKS, PixelSettings
+from benchmarks.transfer import pixel_settings, pixels, realism, run_pixels, strip
+from benchmarks.transfer.looks import ImageLook, take_images
+from benchmarks.transfer.pixel_settings import LOOKS, Look, PixelSettings
 from twinloop.hardware import make_hidden_cell
 
 TINY = {"images": {"channels": [8, 8], "halvings": 1, "per_camera": True}, "width": 16, "depth": 1}
@@ -75,3 +76,47 @@ def test_the_nominal_look_varies_the_robot_and_not_its_appearance():
 def test_wrong_settings_are_named(given, message):
     with pytest.raises(InputError, match=message):
         PixelSettings(**given)
+
+
+def test_a_film_strip_shows_the_first_success(monkeypatch):
+    tried = []
+
+    def run(policy, robot, numbers, look):
+        tried.append(numbers[0])
+        cell = make_hidden_cell(pixels._twin(), robot)
+        task = pixels.open_task(pixels.TASK, cell.twin)
+        if len(tried) == 1:
+            task.nstep = 3  # too short to succeed
+        params = pixels.dress(cell.table(cell.plan(1).draw(numbers)), look, robot, numbers)
+        actor = pixels.ExpertActor(task=task)
+        return cell.twin, pixels.run_batch(cell.twin, task, params, run_seed=1, episodes=numbers, actor=actor)
+
+    monkeypatch.setattr(strip, "run_on_hidden", run)
+    monkeypatch.setattr(strip, "open_policy", lambda path: None)
+    monkeypatch.setattr(strip, "_LOOK", Look(label="plain"))
+    monkeypatch.setattr(strip, "_SIZE", (48, 64))
+    sheet = strip.make_strip("policy", 0)
+    assert tried == [0, 1]
+    assert sheet.shape[0] > 2 * 48
+    assert sheet.shape[1] >= strip._SHOWN * 64
+    monkeypatch.setattr(strip, "_TRIALS", 0)
+    with pytest.raises(CheckFailedError, match="None of 0 trials"):
+        strip.make_strip("policy", 0)
+
+
+def test_images_of_looks_differ():
+    plain, rooms = (
+        take_images(ImageLook(label="", rooms=rooms), seed=1, episodes=2, steps=[0, 5]) for rooms in (None, (1, 1000))
+    )
+    assert plain.shape == rooms.shape == (2, 2, 240, 320, 3)
+    assert np.abs(plain.astype(int) - rooms).mean() > 10
+
+
+@pytest.mark.slow
+def test_realism_tells_the_plain_twin_from_other_rooms(monkeypatch):
+    monkeypatch.setattr(realism, "LOOKS", (ImageLook(label="plain", rooms=None), ImageLook(label="rooms")))
+    real = realism.summarize(ImageLook(label="other rooms"), 2, 12)
+    table = realism.realism_table(real, "other rooms", episodes=12)
+    auc = {row[0]: float(row[1].split()[0]) for row in table.rows}
+    assert auc["plain"] > 0.8
+    assert auc["rooms"] < auc["plain"] - 0.1
