@@ -38,6 +38,10 @@ from twinloop.twin import Twin
 
 TOOL = "tool"  # name of the tool in clicks
 _LEAST_CLICKS = 6  # clicks of the tool from which the pose of a camera is estimated
+_CLICK = 0.01  # rad: error of a click of the tool, of a few pixels, and of the arm's zeros, of a few millimetres
+# How far a camera may be from where the twin has it: m and rad. Our choice; clicks in a small part of the image hardly
+# tell a shift from a turn, and this chooses between them.
+_MOVED = np.array([0.03, 0.03, 0.03, 0.07, 0.07, 0.07])
 _SAME_M = 2e-3  # difference of two localizers' mean errors that does not matter for the choice: our choice
 _UNSEEN = 0.7  # of the standard deviation over all training worlds: the images then tell nothing
 _BYTES = 100 << 20  # of a photo's file
@@ -354,9 +358,10 @@ def _estimate_cameras(
         def errors(change: NDArray, poses: NDArray = poses, tools: NDArray = tools, seen: NDArray = seen) -> NDArray:
             moved = poses @ _make_pose(change)
             toward = np.einsum("nji,nj->ni", moved[:, :3, :3], tools - moved[:, :3, 3])
-            return (toward / np.linalg.norm(toward, axis=1, keepdims=True) - seen).ravel()
+            missed = toward / np.linalg.norm(toward, axis=1, keepdims=True) - seen
+            return np.concatenate([missed.ravel() / _CLICK, change / _MOVED])
 
-        found = least_squares(errors, np.zeros(6), loss="soft_l1", f_scale=0.01)
+        found = least_squares(errors, np.zeros(6), loss="soft_l1")
         corrections[name] = _make_pose(found.x)
         shift, turn = 1e3 * np.linalg.norm(found.x[:3]), np.degrees(np.linalg.norm(found.x[3:]))
         notes.append(
