@@ -13,8 +13,13 @@ from twinloop.twin import load_twin
 
 torch = pytest.importorskip("torch")
 
-from twinloop.policies import open_policy  # noqa: E402
+from tests.support.policies import SMALL as SMALL_POLICIES  # noqa: E402
+from tests.support.policies import statistics  # noqa: E402
+from twinloop.policies import new_policy, open_policy  # noqa: E402
+from twinloop.policies.localizer import detach_control  # noqa: E402
+from twinloop.rollout.observing import offered_contract  # noqa: E402
 from twinloop.train import localize as module  # noqa: E402
+from twinloop.train.distill import choose_inputs  # noqa: E402
 from twinloop.train.images import augment_images, uses_devices  # noqa: E402
 from twinloop.train.localize import (  # noqa: E402
     ImageSamples,
@@ -37,6 +42,13 @@ def open_worlds(rooms=0):
     task = open_task("pick_and_place", twin)
     task.nstep = 12
     return section_plan(section, twin, run_seed=3, episodes=100, where="test"), task
+
+
+def make_control():
+    plan, task = open_worlds()
+    of = choose_inputs(offered_contract(plan.twin, task), ())
+    settings = {**SMALL_POLICIES["mlp"], "chunk_size": 1, "n_action_steps": 1, "action_space": "delta_to_state"}
+    return new_policy("mlp", of, settings, statistics(of), seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +85,37 @@ def test_samples_are_of_the_wanted_worlds_and_their_truth_is_what_the_simulation
         np.testing.assert_allclose(target[one, 2], height, atol=1e-6)
     assert (np.abs(cube[:, 2]) < 0.1).all()
     assert len({image.tobytes() for image in found.images["front"]}) > 12
+
+
+def test_a_policy_from_images_is_trained_on_with_images_of_its_own_trials(tmp_path, monkeypatch):
+    control = make_control()
+    train_localizer(open_worlds, LocalizeConfig(**SMALL), tmp_path / "base", control=control)
+    base = open_policy(tmp_path / "base")
+    acted = list[str]()
+    choose = module._choose_actor
+
+    def spy(*given):
+        acted.append(type(given[0].acting).__name__)
+        return choose(*given)
+
+    monkeypatch.setattr(module, "_choose_actor", spy)
+    monkeypatch.setattr(module, "_BATCH", 4)
+    config = LocalizeConfig(worlds=12, frames=3, steps=4, batch=4, holdout=0.3)
+    made = train_localizer(open_worlds, config, tmp_path / "more", base=base)
+    assert acted == ["Localizer"] * 3
+    assert made["control"] == control.hash
+    more = open_policy(tmp_path / "more")
+    assert more.contract.cameras == {"front": (24, 24), "wrist": (24, 24)}
+    assert more.control.hash == control.hash
+    before, after = base.network.state_dict(), more.network.state_dict()
+    moved = max(float((before[name] - after[name]).abs().max()) for name in before)
+    assert 0.0 < moved < 0.05  # four steps from the weights of the base
+    for given, message in (
+        ({"base": base, "control": control}, "with its own policy and settings"),
+        ({"base": detach_control(base)}, "has no policy that could act"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train_localizer(open_worlds, config, tmp_path / "wrong", **given)
 
 
 def test_images_end_soon_after_the_first_success():

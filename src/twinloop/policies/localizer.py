@@ -258,5 +258,14 @@ def attach_control(localizer: Localizer, control: Policy) -> Localizer:
     return made
 
 
+def detach_control(policy: Localizer) -> Localizer:
+    """Return the localizer of a policy from images alone, with its own copies of the weights."""
+    settings = policy.settings.model_copy(update={"control": None})
+    made = Localizer(policy.contract, settings, policy.statistics, None)
+    own = made.state_dict()
+    made.load_state_dict({name: values for name, values in policy.state_dict().items() if name in own})
+    return made
+
+
 def _without_inputs(contract: Contract) -> Contract:
     return Contract(**{**vars(contract), "environment": (), "cameras": {}})

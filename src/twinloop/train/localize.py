@@ -30,7 +30,7 @@ from twinloop.core.seeds import generator
 from twinloop.dataset.storage.snapshot import hold_folder_lock
 from twinloop.policies.factory import new_policy
 from twinloop.policies.folder import PolicyCard
-from twinloop.policies.localizer import Localizer, attach_control
+from twinloop.policies.localizer import Localizer, attach_control, detach_control
 from twinloop.policies.policy import Policy
 from twinloop.policies.statistics import Statistics
 from twinloop.randomize import Plan
@@ -163,7 +163,7 @@ class _ImageJob:
     path: Path
     open_worlds: OpenWorlds
     config: LocalizeConfig
-    control: Policy | None
+    acting: Policy | None
 
 
 def localizer_contract(plan: Plan, task: Task, config: LocalizeConfig) -> tuple[Contract, tuple[str, ...]]:
@@ -185,23 +185,31 @@ def take_images(job: _ImageJob) -> None:
     plan, task = job.open_worlds()
     config = job.config
     _, tracked = localizer_contract(plan, task, config)
-    cameras = open_cameras(plan, config, config.seed + job.worlds.start)  # other surfaces in each file
+    # Other surfaces in each file. A policy from images looks through cameras of its own.
+    cameras, eyes = (open_cameras(plan, config, config.seed + job.worlds.start) for _ in range(2))
     parts = list[ImageSamples]()
     for first in range(job.worlds.start, job.worlds.stop, _BATCH):
         numbers = range(first, min(first + _BATCH, job.worlds.stop))
-        parts.append(_take_batch(job, plan, task, cameras, numbers, tracked))
+        actor = _choose_actor(job, plan, task, eyes, first // _BATCH)
+        parts.append(_take_batch(job, plan, task, cameras, numbers, tracked, actor))
     cameras.close()
+    eyes.close()
     ImageSamples.join(parts).save(job.path)
 
 
 def _take_batch(
-    job: _ImageJob, plan: Plan, task: Task, cameras: WorldCamera, numbers: range, tracked: Sequence[str]
+    job: _ImageJob,
+    plan: Plan,
+    task: Task,
+    cameras: WorldCamera,
+    numbers: range,
+    tracked: Sequence[str],
+    actor: Actor,
 ) -> ImageSamples:
     config, params = job.config, plan.draw(numbers)
     batch = run_batch(
-        plan.twin, task, params, run_seed=config.seed, episodes=numbers,
-        actor=_choose_actor(job, plan, task, numbers.start // _BATCH), backend=open_backend(),
-    )  # fmt: skip
+        plan.twin, task, params, run_seed=config.seed, episodes=numbers, actor=actor, backend=open_backend()
+    )
     states, readings, valid = batch.trajectories.states[:, :-1], batch.observation, batch.trajectories.valid
     if not valid.any():
         raise CheckFailedError(
@@ -271,17 +279,19 @@ def _tool_errors(
     return added
 
 
-def _choose_actor(job: _ImageJob, plan: Plan, task: Task, batch: int) -> Actor:
+def _choose_actor(job: _ImageJob, plan: Plan, task: Task, eyes: WorldCamera, batch: int) -> Actor:
     """Return who acts in a batch of worlds: the expert in every third if there is a policy, else in all."""
-    if job.control is None or batch % 3 == 0:
+    if job.acting is None or batch % 3 == 0:
         return ExpertActor(task=task)
+    if job.acting.contract.cameras:
+        return PolicyActor(policy=job.acting, task=task, twin=plan.twin, images=eyes)
     varies = batch % 3 == 2
     tracker = TrackerNoise(
         spread=job.config.tracker_offset,
         wander=job.config.tracker_wander if varies else 0.0,
         turn=job.config.tracker_turn if varies else 0.0,
     )
-    return PolicyActor(policy=job.control, task=task, twin=plan.twin, tracker=tracker)
+    return PolicyActor(policy=job.acting, task=task, twin=plan.twin, tracker=tracker)
 
 
 def train_network(
@@ -434,6 +444,7 @@ class LocalizeRun:
         config: the configuration.
         folder: folder of the localizer, with images and checkpoint during the run.
         control: policy that reads the estimates, and acts in most of the worlds; None for a localizer alone.
+        base: policy from images whose localizer is trained on; it acts in most of the worlds.
         workers: number of processes that take images.
     """
 
@@ -441,17 +452,36 @@ class LocalizeRun:
     config: LocalizeConfig
     folder: Path
     control: Policy | None = None
+    base: Localizer | None = None
     workers: int = 1
     facts: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.plan, self.task = self.open_worlds()
+        if self.base is not None:
+            self.config = self._continue(self.base)
         self.contract, self.tracked = localizer_contract(self.plan, self.task, self.config)
+        if self.base is not None and (unlike := self.base.contract.find_differences(self.contract)):
+            raise InputError("The localizer to train on does not fit these worlds. " + "; ".join(unlike) + ".")
         if self.control is None and not self.task.expert_version:
             raise InputError(f"The task {self.task.name} has no expert. Give a policy that acts with --control.")
         parts = [self.config.model_dump(mode="json"), self.task.name, self.task.version, self.plan.hash,
-                 self.plan.twin.hash, None if self.control is None else self.control.hash]  # fmt: skip
+                 self.plan.twin.hash, None if self.control is None else self.control.hash,
+                 *([] if self.base is None else [self.base.hash])]  # fmt: skip
         self.facts = {"configuration": sha256_json(parts)}
+
+    def _continue(self, base: Localizer) -> LocalizeConfig:
+        """Return the configuration with the cameras and bodies of a localizer, whose policy becomes ``control``."""
+        if base.control is None:
+            raise InputError("The localizer to train on has no policy that could act. Add one with `localize attach`.")
+        if self.control is not None or self.config.settings:
+            raise InputError("A localizer is trained on with its own policy and settings. Leave the others out.")
+        self.control = base.control
+        cameras, names = base.contract.cameras, base.settings.tracked
+        height, width = next(iter(cameras.values()))
+        bodies = tuple(dict.fromkeys(name.partition(".")[0] for name in names))
+        same = {"cameras": tuple(cameras), "height": height, "width": width, "tracked": bodies}
+        return self.config.model_copy(update=same)
 
     def collect(self) -> ImageSamples:
         """Take the images that do not exist yet, in several processes, and return all samples."""
@@ -463,7 +493,7 @@ class LocalizeRun:
                 path=folder / f"{first // _PART:03d}.npz",
                 open_worlds=self.open_worlds,
                 config=self.config,
-                control=self.control,
+                acting=self.base or self.control,
             )
             for first in range(0, self.config.worlds, _PART)
         ]
@@ -478,7 +508,9 @@ class LocalizeRun:
         return ImageSamples.join([ImageSamples.load(job.path) for job in jobs])
 
     def make_localizer(self, samples: ImageSamples) -> Localizer:
-        """Return an untrained localizer, normalized with the samples."""
+        """Return an untrained localizer, normalized with the samples; or that of the base."""
+        if self.base is not None:
+            return detach_control(self.base)
         statistics = Statistics.measure(
             {STATE: samples.state, ACTION: samples.state, ENVIRONMENT: samples.truth},
             source=f"{self.config.worlds} worlds",
@@ -496,6 +528,7 @@ def train_localizer(
     output: Path,
     *,
     control: Policy | None = None,
+    base: Localizer | None = None,
     assignment: tuple[Assignment, Mapping[str, Path]] | None = None,
     workers: int = 1,
     resume: bool = False,
@@ -507,6 +540,7 @@ def train_localizer(
         config: the configuration.
         output: the folder.
         control: policy that reads a tracker, to which the localizer is attached; None for a localizer alone.
+        base: policy from images whose localizer is trained on, with images of worlds in which it acts itself.
         assignment: twin and task that the localizer keeps, with their files; see `tasks.assignment.assign`.
         workers: number of processes that take images; the result does not depend on it.
         resume: continue an interrupted run.
@@ -515,7 +549,10 @@ def train_localizer(
         InputError: If task, cameras and control do not fit, or the folder is in use for something else.
         CheckFailedError: If all worlds of a batch are invalid, or the loss is not finite.
     """
-    run = LocalizeRun(open_worlds=open_worlds, config=config, folder=output, control=control, workers=workers)
+    run = LocalizeRun(
+        open_worlds=open_worlds, config=config, folder=output, control=control, base=base, workers=workers
+    )
+    config, control = run.config, run.control
     if is_finished(output, resume=resume):
         return finish(output, run.facts)
     output.mkdir(parents=True, exist_ok=True)

@@ -73,6 +73,7 @@ def run_localize_train(request: LocalizeTrainRequest, console: Console) -> dict[
         config,
         request.output,
         control=control,
+        base=None if request.base is None else open_localizer(request.base),
         assignment=assign(made.twin, made.task, plan.twin, task),
         workers=request.workers or count_cores(),
         resume=request.resume,
@@ -82,7 +83,7 @@ def run_localize_train(request: LocalizeTrainRequest, console: Console) -> dict[
     console.print(f"Errors in {metrics['held_out']['worlds']} held-out worlds:")
     console.print(format_errors(metrics["held_out"]["bodies"]))
     record_simulated_training(request.workspace, request.output, metrics, started, [str(request.file)], console)
-    following = "twinloop localize attach" if control is None else "twinloop evaluate"
+    following = "twinloop localize attach" if metrics["control"] is None else "twinloop evaluate"
     console.print(f"Next: {following} {request.output}", soft_wrap=True)
     return {**metrics, "output": str(request.output)}
 

@@ -24,6 +24,8 @@ class LocalizeTrainRequest(Request):
     """Folder for the localizer."""
     control: Path | None = None
     """Folder of a policy that reads a tracker, such as `twinloop distill` makes; it acts on the estimates."""
+    base: Path | None = None
+    """Folder of a policy from images whose localizer is trained on, with images of worlds in which it acts itself."""
     tracked: tuple[str, ...] = ()
     """Tracked bodies that are estimated, such as cube, or '*'; by default all but the tool."""
     cameras: tuple[str, ...] = ()
