@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.twin.compiling import compile_model
 from twinloop.twin.model_text import embed_files
 
 _HIDDEN, _SHOWN = 3, 2  # groups of geoms; renderers show 0 to 2
@@ -38,7 +39,7 @@ def replace_visuals(
         InputError: If no body belongs to another, or a file of the other model is missing.
     """
     files = embed_files(shown, owner=f"the visuals of {where}", prefix=_PREFIX)
-    other = shown.compile()
+    other = compile_model(shown)
     parts = {
         name: [geom for geom in shown.body(theirs).geoms if geom.group < _HIDDEN]
         for name, theirs in _pair_bodies(model, other, bodies, where).items()
