@@ -55,7 +55,9 @@ def run_bench_pixels(
         for kind in settings.policies
     }
     minutes = {kind: _training_minutes(parts, kind, settings.seeds) for kind in settings.policies}
-    table = _make_table(settings, success, minutes, asked)
+    trials = [read_json(part.path / DONE)["processor_s"] for row in parts.values() for part in row]
+    per_minute = 60.0 * settings.episodes / float(np.mean(trials))
+    table = _make_table(settings, success, minutes, per_minute, asked)
     console.print(printed(table))
     console.print(table.note, soft_wrap=True)
     if docs is not None:
@@ -71,6 +73,7 @@ def run_bench_pixels(
             kind: {**average_over_robots(rates).to_json(), "success": rates.tolist(), "minutes": minutes[kind]}
             for kind, rates in success.items()
         },
+        "trials_per_core_minute": per_minute,
         "asked": asked,
     }
     write_json(output / f"result-{settings.family}-{settings.look}.json", made)
@@ -94,6 +97,7 @@ def _make_table(
     settings: PixelSettings,
     success: Mapping[Any, NDArray[np.float64]],
     minutes: Mapping[Any, float],
+    per_minute: float,
     asked: Mapping[str, Any],
 ) -> StudyTable:
     rows = [
@@ -104,7 +108,7 @@ def _make_table(
         f"{LOOKS[settings.look].label}. Robots of the family {settings.family}: seeds {settings.robot_seeds[0]} to "
         f"{settings.robot_seeds[-1]}; training runs: {settings.seeds}; {settings.episodes} trials per policy and "
         "robot. Intervals: Student's over robots; `sd of runs`: between training runs on one robot. CPU minutes: of "
-        "one policy, images and the policy from states included. Settings and code were frozen in commit "
+        f"one policy, images and the policy from states included. A core makes {per_minute:.0f} trials a minute. Settings and code were frozen in commit "
         f"{asked.get('commit') or 'unknown'}."
     )
     head = ("policies from images", "success", "95 % over robots", "per robot", "worst", "sd of runs", "CPU minutes")
