@@ -108,8 +108,8 @@ def _make_table(
         f"{LOOKS[settings.look].label}. Robots of the family {settings.family}: seeds {settings.robot_seeds[0]} to "
         f"{settings.robot_seeds[-1]}; training runs: {settings.seeds}; {settings.episodes} trials per policy and "
         "robot. Intervals: Student's over robots; `sd of runs`: between training runs on one robot. CPU minutes: of "
-        f"one policy, images and the policy from states included. A core makes {per_minute:.0f} trials a minute. Settings and code were frozen in commit "
-        f"{asked.get('commit') or 'unknown'}."
+        f"one policy, images and the policy from states included. A core makes {per_minute:.0f} trials a minute. "
+        f"Settings and code were frozen in commit {asked.get('commit') or 'unknown'}."
     )
     head = ("policies from images", "success", "95 % over robots", "per robot", "worst", "sd of runs", "CPU minutes")
     return StudyTable(title="Policies from images", head=head, rows=tuple(rows), note=note)
