@@ -47,7 +47,8 @@ def open_worlds(rooms=0):
 def make_control():
     plan, task = open_worlds()
     of = choose_inputs(offered_contract(plan.twin, task), ())
-    settings = {**SMALL_POLICIES["mlp"], "chunk_size": 1, "n_action_steps": 1, "action_space": "delta_to_state"}
+    settings = {**SMALL_POLICIES["mlp"], "chunk_size": 1, "n_action_steps": 1, "action_space": "delta_to_command"}
+    settings |= {"last_command": True}
     return new_policy("mlp", of, settings, statistics(of), seed=1)
 
 

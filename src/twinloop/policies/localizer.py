@@ -225,6 +225,11 @@ class Localizer(Policy):
         return each.mean()
 
 
+# Settings that a policy from images has from its control policy.
+_OF_CONTROL = ("chunk_size", "n_action_steps", "ensemble", "action_space", "last_command", "command_limits", "domains",
+               "default_domain")  # fmt: skip
+
+
 def attach_control(localizer: Localizer, control: Policy) -> Localizer:
     """Return a policy from images: a localizer whose estimates a policy reads instead of a tracker's values.
 
@@ -245,10 +250,8 @@ def attach_control(localizer: Localizer, control: Policy) -> Localizer:
     unlike = _without_inputs(of).find_differences(_without_inputs(localizer.contract))
     if unlike:
         raise InputError("The control policy does not fit the localizer. " + "; ".join(unlike) + ".")
-    names = ("chunk_size", "n_action_steps", "ensemble", "action_space", "last_command", "command_limits", "domains",
-             "default_domain")  # fmt: skip
     stored = ControlSettings(**control.identity, statistics=control.statistics.to_json())  # pyright: ignore[reportArgumentType]
-    taken = {name: getattr(settings, name) for name in names}
+    taken = {name: getattr(settings, name) for name in _OF_CONTROL}
     chosen = localizer.settings.model_copy(update={**taken, "control": stored})
     columns = {**control.statistics.columns, **localizer.statistics.columns}
     statistics = Statistics(source=localizer.statistics.source, columns=columns)
@@ -260,7 +263,9 @@ def attach_control(localizer: Localizer, control: Policy) -> Localizer:
 
 def detach_control(policy: Localizer) -> Localizer:
     """Return the localizer of a policy from images alone, with its own copies of the weights."""
-    settings = policy.settings.model_copy(update={"control": None})
+    usual = LocalizerSettings(tracked=policy.settings.tracked)
+    of_control = {name: getattr(usual, name) for name in ("control", *_OF_CONTROL)}
+    settings = policy.settings.model_copy(update=of_control)
     made = Localizer(policy.contract, settings, policy.statistics, None)
     own = made.state_dict()
     made.load_state_dict({name: values for name, values in policy.state_dict().items() if name in own})
