@@ -1,6 +1,7 @@
 """Localizers: the filter of the estimates, its memory in the policy loop, attached policies, saving and ONNX."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -201,3 +202,25 @@ def test_dilated_layers_cost_nothing_and_keep_the_size_of_the_feature_map():
     maps = [one(torch.zeros(2, 3, 48, 64)) for one in encoders]
     assert maps[0].shape == maps[1].shape == (2, 8, 12, 16)
     assert "dilated" not in ImageEncoderSettings().model_dump_json()  # so hashes of earlier policies remain
+
+
+def test_headings_are_those_of_the_training_worlds_and_do_not_jump_at_their_limit(monkeypatch):
+    policy = make_localizer(tracked=TURNED, equal_turns={"cube": 4})
+    middle = 0.3  # rad: mean heading of the training worlds
+    usual = torch.tensor([0.0, math.cos(middle), math.sin(middle)])
+    monkeypatch.setattr(policy, "_usual_values", lambda: usual)
+
+    def see(degrees, memory=(0.0,) * 7):
+        angle = math.radians(degrees)
+        found = [0.0, math.cos(angle), math.sin(angle)]
+        after = remember(policy, memory, found, [1e-3, 1e-3, 1e-3], monkeypatch)
+        return after, math.degrees(math.atan2(after[3], after[2]))
+
+    first, seen = see(middle * 57.3 + 30 + 180)
+    assert seen == pytest.approx(middle * 57.3 + 30, abs=0.1)
+    memory = first
+    for beyond in (40.0, 50.0, 55.0):  # more than half a turn from the mean, and kept
+        memory, seen = see(middle * 57.3 + beyond, memory)
+        assert seen == pytest.approx(middle * 57.3 + beyond, abs=6.0)
+    memory, seen = see(middle * 57.3 + 75.0, memory)
+    assert seen == pytest.approx(middle * 57.3 - 15.0, abs=6.0)

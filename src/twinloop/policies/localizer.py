@@ -139,12 +139,13 @@ class Localizer(Policy):
         if not torch.compiler.is_exporting() and not bool(looks.any()):
             return torch.cat([torch.ones_like(memory[:, :1]), before, variance], dim=-1)
         found, deviation = self.locate(observation)
-        noise, found = deviation.square(), self.match_turns(before, found)
+        noise, found = deviation.square(), self.match_turns(torch.where(known, before, self._usual_values()), found)
         error = found - before
         variance_moved = torch.where(error.square() > _SURPRISE * (variance + noise), error.square(), variance)
         gain = variance_moved / (variance_moved + noise)
         after, left = before + gain * error, (1.0 - gain) * variance_moved
         after, left = torch.where(known, after, found), torch.where(known, left, noise)
+        after = self._turn_back(after)
         after, left = torch.where(looks, after, before), torch.where(looks, left, variance)
         return torch.cat([torch.ones_like(memory[:, :1]), after, left], dim=-1)
 
@@ -169,6 +170,26 @@ class Localizer(Policy):
         bodies = [name.removesuffix(".heading.cos") for name in names if name.endswith(".heading.cos")]
         pairs = {body: (f"{body}.heading.cos", f"{body}.heading.sin") for body in bodies}
         return {body: (names.index(cos), names.index(sin)) for body, (cos, sin) in pairs.items() if sin in names}
+
+    def _usual_values(self) -> Tensor:
+        """Return the mean of each value in the training worlds, ``(d,)`` in the dataset's units."""
+        return self.normalizer.inverse(ENVIRONMENT, torch.zeros(len(self.settings.tracked)))
+
+    def _turn_back(self, values: Tensor) -> Tensor:
+        """Return values ``(n, d)`` with headings of the training worlds.
+
+        A control policy knows only these, although others may look the same. A heading within a third more than half an
+        equal turn from the mean is kept, so that one at the limit does not jump to and fro.
+        """
+        usual = self._usual_values().expand_as(values)
+        turned, columns = self.match_turns(usual, values).unbind(dim=-1), list(values.unbind(dim=-1))
+        for body, (c, s) in self._heading_columns().items():
+            turns = max(1, self.settings.equal_turns.get(body, 1))
+            along = columns[c] * usual[:, c] + columns[s] * usual[:, s]
+            across = columns[s] * usual[:, c] - columns[c] * usual[:, s]
+            far = torch.atan2(across, along).abs() > 4.0 / 3.0 * math.pi / turns
+            columns[c], columns[s] = (torch.where(far, turned[i], columns[i]) for i in (c, s))
+        return torch.stack(columns, dim=-1)
 
     def match_turns(self, wanted: Tensor, found: Tensor) -> Tensor:
         """Return values ``(n, d)`` with headings turned to look the same and be nearest to wanted ones, ``(n, d)``.
@@ -263,7 +284,7 @@ def attach_control(localizer: Localizer, control: Policy) -> Localizer:
 
 def detach_control(policy: Localizer) -> Localizer:
     """Return the localizer of a policy from images alone, with its own copies of the weights."""
-    usual = LocalizerSettings(tracked=policy.settings.tracked)
+    usual = LocalizerSettings(tracked=policy.settings.tracked)  # pyright: ignore[reportCallIssue]
     of_control = {name: getattr(usual, name) for name in ("control", *_OF_CONTROL)}
     settings = policy.settings.model_copy(update=of_control)
     made = Localizer(policy.contract, settings, policy.statistics, None)

@@ -371,7 +371,9 @@ def fit_uncertainty(localizer: Localizer, samples: ImageSamples, config: Localiz
     ratio, world, names = (found - truth) / deviation, samples.world[rows], localizer.settings.tracked
     even = np.isin(world, np.unique(world)[::2])  # worlds for the factor; the others show whether it holds
     factor = np.quantile(np.abs(ratio[even]), 0.95, axis=0) / _TWO_SIDED
-    localizer.drift.copy_(torch.from_numpy(samples.drift))
+    # A moving body keeps its direction from one image to the next, so its displacement is that of one step times their
+    # number, and the variance their number squared; the filter adds the drift once per step.
+    localizer.drift.copy_(torch.from_numpy(samples.drift * localizer.settings.look_every))
     localizer.spread.copy_(torch.from_numpy(factor))
     others = ratio[~even] if (~even).any() else ratio
     within = np.mean(np.abs(others) <= _TWO_SIDED * factor, axis=0)
