@@ -23,6 +23,7 @@ from benchmarks.transfer.pixel_settings import (
     END,
     LOCALIZER,
     LOOKS,
+    OWN_TRIALS,
     Look,
     PixelSettings,
     PolicyKind,
@@ -87,6 +88,19 @@ def _is_look(twin: Twin, name: str) -> bool:
     return twin.params[name].quantity.visual or name.startswith(cameras)
 
 
+_OTHER_WORLDS = 1000  # added to a seed, for worlds that a localizer was not trained in before
+PartKind = Literal["control", "localizer", "split", "nominal-localizer", "nominal", "end", "adapted", "trials"]
+
+
+def open_localizer(path: Path) -> Any:
+    """Open a localizer with its policy."""
+    from twinloop.policies.localizer import Localizer
+
+    made = open_policy(path)
+    assert isinstance(made, Localizer)
+    return made
+
+
 @functools.cache
 def _twin() -> Twin:
     return load_twin(TWIN)
@@ -97,8 +111,9 @@ class PixelPart:
     """One part of the study, whose files are in one folder; see `parts.StudyPart`.
 
     Attributes:
-        kind: ``control`` (policy from states), ``localizer`` (localizer with control), ``nominal`` (the same on the
-            nominal look), ``end`` (policy end to end), ``adapted`` (localizer corrected for a robot), or ``trials``.
+        kind: ``control`` (policy from states), ``localizer`` (localizer with control), ``split`` (trained on with its
+            own trials), ``nominal-localizer`` and ``nominal`` (the same on the nominal look), ``end`` (policy end to
+            end), ``adapted`` (localizer corrected for a robot), or ``trials``.
         folder: folder of the study.
         seed: seed of the training run.
         robot: seed of the robot; -1 for none.
@@ -106,7 +121,7 @@ class PixelPart:
         settings: settings of the study.
     """
 
-    kind: Literal["control", "localizer", "nominal", "end", "adapted", "trials"]
+    kind: PartKind
     folder: str
     settings: PixelSettings
     seed: int
@@ -128,17 +143,14 @@ class PixelPart:
         """True if the part is complete."""
         return (self.path / DONE).is_file()
 
-    def part(self, kind: Literal["control", "localizer", "nominal", "end", "adapted"]) -> PixelPart:
+    def part(self, kind: PartKind) -> PixelPart:
         """Return another part of the same training run."""
         return replace(self, kind=kind, robot=self.robot if kind == "adapted" else -1, policy="split")
 
     @property
     def acting(self) -> PixelPart:
         """The part with the policy of these trials."""
-        kinds: dict[PolicyKind, Literal["localizer", "adapted", "end", "nominal"]] = {
-            "split": "localizer", "adapted": "adapted", "end": "end", "nominal": "nominal"
-        }  # fmt: skip
-        return self.part(kinds[self.policy])
+        return self.part(self.policy)
 
     @property
     def needs(self) -> tuple[PixelPart, ...]:
@@ -147,9 +159,11 @@ class PixelPart:
             return (self.acting,)
         needed: dict[str, tuple[PixelPart, ...]] = {
             "localizer": (self.part("control"),),
-            "nominal": (self.part("control"),),
-            "end": (self.part("localizer"),),
-            "adapted": (self.part("localizer"),),
+            "split": (self.part("localizer"),),
+            "nominal-localizer": (self.part("control"),),
+            "nominal": (self.part("nominal-localizer"),),
+            "end": (self.part("split"),),
+            "adapted": (self.part("split"),),
         }
         return needed.get(self.kind, ())
 
@@ -158,7 +172,9 @@ class PixelPart:
         makers: dict[str, Callable[[], None]] = {
             "control": self._teach_control,
             "localizer": functools.partial(self._train_localizer, nominal=False),
-            "nominal": functools.partial(self._train_localizer, nominal=True),
+            "split": functools.partial(self._train_on, "localizer", nominal=False),
+            "nominal-localizer": functools.partial(self._train_localizer, nominal=True),
+            "nominal": functools.partial(self._train_on, "nominal-localizer", nominal=True),
             "end": self._teach_end_to_end,
             "adapted": self._adapt,
             "trials": self._try,
@@ -178,19 +194,25 @@ class PixelPart:
         config = LocalizeConfig(**LOCALIZER, seed=self.seed)
         train_localizer(worlds, config, self.path, control=open_policy(self.part("control").path))
 
+    def _train_on(self, base: PartKind, *, nominal: bool) -> None:
+        from twinloop.train.localize import LocalizeConfig, train_localizer
+
+        seed = self.seed + _OTHER_WORLDS
+        config = LocalizeConfig(**OWN_TRIALS, seed=seed)
+        worlds = functools.partial(open_worlds, nominal, seed)
+        train_localizer(worlds, config, self.path, base=open_localizer(self.part(base).path))
+
     def _teach_end_to_end(self) -> None:
         from twinloop.train.distill import DistillConfig, distill
 
         plan, task = open_worlds(False, self.seed)
-        base = open_policy(self.part("localizer").path)
+        base = open_policy(self.part("split").path)
         distill(plan, task, DistillConfig(**END, seed=self.seed), self.path, base=base)
 
     def _adapt(self) -> None:
-        from twinloop.policies.localizer import Localizer
         from twinloop.train.photos import adapt_localizer
 
-        localizer = open_policy(self.part("localizer").path)
-        assert isinstance(localizer, Localizer)
+        localizer = open_localizer(self.part("split").path)
         report = adapt_localizer(localizer, take_demonstration_images(self.robot, LOOKS[self.settings.look], localizer))
         localizer.save(self.path)
         write_json(self.path / "report.json", report)
