@@ -36,6 +36,7 @@ from twinloop.dataset.storage.snapshot import hold_folder_lock
 from twinloop.hardware.limits import command_limits
 from twinloop.policies.factory import new_policy
 from twinloop.policies.folder import PolicyCard
+from twinloop.policies.localizer import Localizer
 from twinloop.policies.policy import IS_PAD, Policy
 from twinloop.policies.settings import AdaptiveSettings, CommandLimits, LocalizerSettings, MlpSettings, read_settings
 from twinloop.policies.statistics import LAST_COMMAND, PARAMETERS, Statistics, relative_actions
@@ -290,7 +291,10 @@ class DistillRun:
 
     def _make_policy(self) -> Policy:
         if self.base is not None:
-            return copy.deepcopy(self.base)
+            made = copy.deepcopy(self.base)
+            if isinstance(made, Localizer) and made.control is not None:
+                made.control.requires_grad_(False)  # else it learns to hesitate where the estimates are uncertain
+            return made
         made = new_policy(self.settings.kind, self.contract, self.settings, self._measure(), seed=self.config.seed)
         return made if self.eyes is None else copy_eyes(self.eyes, made)
 
