@@ -161,7 +161,7 @@ class LabellingActor:
             for name, frames in seen.items():
                 if name.startswith(IMAGES) and looks:
                     steps.images.setdefault(name, []).append(frames)
-            label = wanted = expert.label(self._show(simulation, seen), held, earlier)
+            label = wanted = expert.label(self._show(simulation, names, seen), held, earlier)
             if columns:
                 seen[ENVIRONMENT] = seen[ENVIRONMENT][:, columns]
                 steps.environment.append(seen[ENVIRONMENT])
@@ -179,11 +179,10 @@ class LabellingActor:
 
         return command
 
-    def _show(self, simulation: Simulation, seen: Observation) -> Simulation:
+    def _show(self, simulation: Simulation, names: Sequence[str], seen: Observation) -> Simulation:
         """Return the simulation as the tracker shows it to a task's expert."""
         if self.teacher is not None or self.tracker == PERFECT or ENVIRONMENT not in seen:
             return simulation
-        names = offered_contract(self.twin, self.task).environment
         return _ShownSimulation(simulation, move_free_bodies(self.twin, simulation.qpos, names, seen[ENVIRONMENT]))  # pyright: ignore[reportReturnType]
 
     def _open_expert(self, worlds: EpisodeStart) -> StateExpert:

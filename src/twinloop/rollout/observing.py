@@ -164,6 +164,9 @@ class WorldObserver:
         self._task, self._worlds, self._tracker = task, worlds, tracker
         self._offset, self._hz = tracker.draw_offset(worlds), twin.control_hz
         self._wander: NDArray[np.float64] | None = None
+        self._wanders: NDArray[np.float64] | None = None
+        if (tracker.wander or tracker.turn) and has_tracked_values(task):
+            self._wanders = tracker.draw_wander(worlds, task.environment_names)
         self._units, self._images = units or twin.units, images
         self._latest = dict[str, NDArray[np.uint8]]()
         nstep = task.nstep if nstep is None else nstep
@@ -212,11 +215,10 @@ class WorldObserver:
         if self._tracker.noise:
             where = {"size": true.shape[1], "attempt": worlds.attempt, "step": step}
             chance = uniforms(worlds.run_seed, "rollout/tracker", worlds.numbers, **where)
-        wander = None
-        if self._tracker.wander or self._tracker.turn:
-            self._wander = self._tracker.next_wander(self._wander, worlds, step, true.shape[1], self._hz)
-            wander = self._wander * self._tracker.draw_wander(worlds, names)
-        return self._tracker.add_errors(true, names, chance, self._offset, wander)
+        if self._wanders is None:
+            return self._tracker.add_errors(true, names, chance, self._offset)
+        self._wander = self._tracker.next_wander(self._wander, worlds, step, true.shape[1], self._hz)
+        return self._tracker.add_errors(true, names, chance, self._offset, self._wander * self._wanders)
 
 
 def offered_contract(
