@@ -37,8 +37,7 @@ def run(policy: object = "expert", *, rounds: int = ROUNDS) -> dict:
     rows = []
     for _ in range(rounds):
         runner = TrialRunner(suite=suite, task="pick_and_place", backend=backend)
-        trials = [(item, number) for item in suite.slices for number in range(EACH)]
-        tried = _timed(lambda runner=runner, trials=trials: runner.run(who, trials))
+        tried = _timed(lambda runner=runner: runner.run(who, suite.trials))
         numbers = np.concatenate([item.get_episode_numbers(range(EACH)) for item in suite.slices])
         tables = [
             suite.draw_table(item, item.get_episode_numbers(range(EACH)), run_seed=0, nstep=task.nstep)

@@ -67,6 +67,7 @@ def test_words_of_evaluate_are_refused_before_a_world_is_tried(tmp_path, monkeyp
         (["--fail-under", "overall=0.5", "worst=0.1", "nominl.low=0.5"], "Unknown slice 'nominl' in the suite"),
         (["--fail-under", "nominal=50"], "'nominal=50' is not SLICE=RATE with a rate from 0 to 1"),
         (["--batch", "0"], "Batches of 0 worlds are empty. Give at least 1"),
+        (["--workers", "0"], "--workers 0 runs nothing. Give at least 1"),
     ]:
         code, message = said(
             capsys,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from support.evaluate_run import TWO
@@ -229,3 +230,18 @@ def test_progress_grows_by_stages_and_is_whole_only_when_done(twin):
     assert before.max() <= 0.75
     cut = replace(result.trajectories, states=result.trajectories.states[:, :40])
     assert 0 < task.progress(cut.states)[0, -1] < 0.75
+
+
+def test_worker_processes_return_the_trials_of_one_process(tmp_path, capsys):
+    """Two batches of a suite on two processes; times of computation differ."""
+    from twinloop.cli.main import main
+
+    words = "evaluate expert --twin so101_tabletop --task pick_and_place --suite latency --episodes 9 --seed 3 --output"
+    for workers in (1, 2):
+        assert main([*words.split(), str(tmp_path / f"{workers}"), "--workers", f"{workers}", "--batch", "20"]) == 0
+    capsys.readouterr()
+    one, two = (pq.read_table(tmp_path / f"{workers}/trials.parquet").drop("latency_s") for workers in (1, 2))
+    assert one.num_rows > 20
+    near = pc.subtract(one["smoothness"], two["smoothness"])  # the last bit depends on the number of worlds in a batch
+    assert pc.max(pc.abs(near)).as_py() < 1e-9
+    assert one.drop("smoothness").equals(two.drop("smoothness"))

@@ -62,8 +62,13 @@ class WorkEngine(Protocol):
     ) -> None: ...
 
 
+_share: int | None = None  # cores of this worker process
+
+
 def count_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use; in a worker process, its share of them."""
+    if _share is not None:
+        return _share
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -141,6 +146,8 @@ def initialize_worker(threads: str) -> None:
     Args:
         threads: Largest number of threads of a library, as text.
     """
+    global _share
+    _share = int(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, threads)

@@ -229,8 +229,7 @@ def evaluate(
         suite = expand_suite(spec, opened, open_task(task, opened), images=candidate.images, **places)
     suite = suite.with_episodes(episodes).select_slices(slices)
     runner = TrialRunner(suite=suite, task=task, run_seed=run_seed, backend=backend or open_backend(), batch=batch)
-    trials = [(item, number) for item in suite.slices for number in range(item.episodes)]
-    rows = runner.run(candidate, trials, done=done)
+    rows = runner.run(candidate, suite.trials, done=done)
     return make_evaluation(candidate, runner, rows, twin=opened, latency=runner.measure_latency(candidate))
 
 

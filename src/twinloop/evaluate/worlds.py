@@ -120,6 +120,11 @@ class Suite:
         """Total number of trials in all slices."""
         return sum(item.episodes for item in self.slices)
 
+    @property
+    def trials(self) -> list[tuple[SuiteSlice, int]]:
+        """Slice and trial number of every trial."""
+        return [(item, number) for item in self.slices for number in range(item.episodes)]
+
     def select_slices(self, patterns: Sequence[str]) -> Suite:
         """Return the suite with only the slices whose names match a pattern; if ``patterns`` is empty, with all slices.
 

@@ -5,9 +5,11 @@ Prints tables, writes result files, and adds the trials to the catalog of the wo
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +23,13 @@ from rich.table import Table
 from twinloop.catalog import Workspace
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
+from twinloop.core.pool import LocalProcesses, count_cores
 from twinloop.core.progress import show_progress
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.evaluate.candidates import EXPERT, Candidate, make_candidate
 from twinloop.evaluate.real import read_real_trials
-from twinloop.evaluate.run import evaluate
+from twinloop.evaluate.run import Row, TrialRunner, make_evaluation
 from twinloop.evaluate.suite import builtin_suites, open_suite
 from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, EvaluationSummary, SliceSummary
 from twinloop.evaluate.worlds import Suite, expand_suite
@@ -41,6 +44,7 @@ from twinloop.workflows.run.twin_and_task import TwinAndTask, choose_twin_and_ta
 from twinloop.workflows.scenario.references import policy_folder
 
 _SHOWN = 30  # printed slices; result.json and the page have all
+_PART = 32  # trials that a process runs at once; it takes about 6 s to start
 _DESCRIBED = (
     "policy",
     "policy_hash",
@@ -123,19 +127,62 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
     place = choose_twin_and_task(request.twin, request.task, [request.policy], output, console)
     suite = build_suite(request, who, place)
     suite.select_slices([stem for stem, _, _ in map(_split_fail_under, fail_under) if stem not in (OVERALL, WORST)])
+    runner, workers = _make_runner(request, suite, place), _count_workers(request, who, suite)
     with show_progress(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
-        made = evaluate(
-            who,
-            place.twin,
-            place.task_name,
-            suite,
-            run_seed=request.seed,
-            backend=open_backend(request.backend),
-            batch=request.batch,
-            done=done,
-        )
+        if workers == 1:
+            rows = runner.run(who, suite.trials, done=done)
+        else:
+            rows = _run_in_processes(request, who, place, runner, workers, done)
+    made = make_evaluation(who, runner, rows, twin=place.twin, latency=runner.measure_latency(who))
     with run.lock_output():
         return _finish_evaluation(run, [replace(made, task=place.identity)], request.level, started)
+
+
+def _make_runner(request: EvaluateRequest, suite: Suite, place: TwinAndTask) -> TrialRunner:
+    backend = open_backend(request.backend, nthread=count_cores())
+    return TrialRunner(suite=suite, task=place.task_name, run_seed=request.seed, backend=backend, batch=request.batch)
+
+
+def _count_workers(request: EvaluateRequest, who: Candidate, suite: Suite) -> int:
+    if request.workers is None:
+        return min(count_cores(), 1 + suite.episodes // _PART) if who.images else 1
+    if request.workers < 1:
+        raise InputError(f"--workers {request.workers} runs nothing. Give at least 1, or leave it out.")
+    return request.workers
+
+
+def _run_in_processes(
+    request: EvaluateRequest,
+    who: Candidate,
+    place: TwinAndTask,
+    runner: TrialRunner,
+    workers: int,
+    done: Callable[[int], None],
+) -> list[Row]:
+    """Run all trials of a suite in worker processes, which open policy and suite by themselves."""
+    policy = request.policy if request.policy == EXPERT else str(policy_folder(request.policy))
+    fixed = replace(request, policy=policy, name=who.name, twin=place.twin_name, task=place.task_name)
+    size, count, began = min(request.batch, _PART), runner.suite.episodes, time.perf_counter()
+    parts = [range(at, min(at + size, count)) for at in range(0, count, size)]
+    rows = list[Row]()
+    with LocalProcesses(min(workers, len(parts))) as engine:
+        for part, found in engine.map(functools.partial(_run_trials, fixed), parts):
+            rows += found
+            done(len(part))
+    runner.simulated, runner.seconds = count, time.perf_counter() - began
+    return rows
+
+
+def _run_trials(request: EvaluateRequest, numbers: range) -> list[Row]:
+    who, runner = _open_trials(request)
+    return runner.run(who, [runner.suite.trials[number] for number in numbers])
+
+
+@functools.lru_cache(maxsize=1)
+def _open_trials(request: EvaluateRequest) -> tuple[Candidate, TrialRunner]:
+    who = open_candidate(request.policy, request.name, sensors=request.sensors)
+    place = choose_twin_and_task(request.twin, request.task, [request.policy], request.output, Console(quiet=True))
+    return who, _make_runner(request, build_suite(request, who, place), place)
 
 
 def run_evaluate_real(request: EvaluateRequest, path: Path, console: Console) -> Outcome:

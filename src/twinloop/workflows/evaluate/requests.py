@@ -54,6 +54,10 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
     """Evaluate only slices whose names match one of these patterns, such as 'joint/*:low'."""
     name: str = ""
     """Name of the policy in the results; by default the value of POLICY."""
+    workers: int | None = None
+    """Number of processes; the result does not depend on it. By default one, and for a policy from images one per core
+    and 32 trials.
+    """
     real: Path | None = None
     """Evaluate real trials instead: a CSV or JSON table, a LeRobot dataset with outcomes, or a folder."""
     list_suites: bool = False
