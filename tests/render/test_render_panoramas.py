@@ -160,7 +160,7 @@ def test_what_is_no_panorama_is_named(plan, tmp_path):
         "photo.tif": "does not exist",
         "empty": "the folder .* has no image. Panoramas end in .hdr, .exr",
     }.items():
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=f"run.yaml: .*{message}"):
             find_panoramas(str(tmp_path / name), where="run.yaml")
     with pytest.raises(InputError, match="panoramas are a file, a folder, or a list"):
         make({"rooms": 100, "panoramas": 3})

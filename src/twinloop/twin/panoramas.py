@@ -90,7 +90,10 @@ def find_panoramas(value: Any, *, where: str) -> tuple[Panorama, ...]:
             raise InputError(f"{where}: the folder {path} has no image. Panoramas end in {', '.join(CODECS)}.")
         files += inside
     for file in files:
-        read_panorama(file)
+        try:
+            read_panorama(file)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
     return tuple(Panorama(path=file.resolve(), sha256=sha256_file(file)) for file in files)
 
 
