@@ -115,7 +115,7 @@ CEILINGS = {
     "hardware": 3460,
     "identify": 6650,
     "label": 860,
-    "policies": 2730,
+    "policies": 2860,
     "randomize": 2550,
     "release": 7380,
     "render": 5890,

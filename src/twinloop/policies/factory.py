@@ -60,6 +60,8 @@ def new_policy(
 ) -> Policy:
     """Create an untrained policy; torch's global random state is not changed.
 
+    Layers with weights from other data get these weights.
+
     Args:
         kind: one of `settings.KINDS`.
         contract: contract of the policy's observations and commands.
@@ -70,8 +72,23 @@ def new_policy(
     Raises:
         UnknownNameError: If the kind does not exist, or the statistics of an input are missing.
         InputError: If a setting is invalid, or the settings do not fit the contract.
-        MissingDependencyError: If torch is not installed.
+        MissingDependencyError: If torch, or the package with weights from other data, is not installed.
     """
+    made = _create_policy(kind, contract, settings, statistics, seed=seed)
+    from twinloop.policies.pretrained import load_pretrained_layers
+
+    load_pretrained_layers(made)
+    return made
+
+
+def _create_policy(
+    kind: str,
+    contract: Contract,
+    settings: Mapping[str, Any] | Settings | None,
+    statistics: Statistics,
+    *,
+    seed: int = 0,
+) -> Policy:
     chosen = read_settings(kind, settings)
     _check_contract(contract, chosen)
     torch = require_torch()
@@ -91,7 +108,7 @@ def _make_localizer(contract: Contract, settings: LocalizerSettings, statistics:
     if settings.control is not None:
         where = "the control policy of a localizer"
         of, chosen, measured = parse_config(settings.control.model_dump(), where=where)
-        control = new_policy(chosen.kind, of, chosen, measured)
+        control = _create_policy(chosen.kind, of, chosen, measured)
     return Localizer(contract, settings, statistics, control)
 
 
@@ -120,7 +137,7 @@ def open_policy(folder: str | Path) -> Policy:
 
     contract, settings, statistics = parse_config(config, where=str(folder / CONFIG))
     tensors = read_weights(folder)
-    policy = new_policy(settings.kind, contract, settings, statistics)
+    policy = _create_policy(settings.kind, contract, settings, statistics)
     require_matching_tensors(tensors, policy.state_dict(), where=str(folder / WEIGHTS))
     policy.load_state_dict(tensors)
     if policy.hash != config["hash"]:

@@ -15,6 +15,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
+from twinloop.policies.pretrained import PretrainedLayers
 from twinloop.policies.settings import ImageEncoderSettings, MlpSettings, Settings
 from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 
@@ -135,10 +136,11 @@ class ConvolutionalEncoder(nn.Module):
 
     def __init__(self, settings: ImageEncoderSettings) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        before, halvings = 3, len(settings.channels) if settings.halvings is None else settings.halvings
+        layers: list[nn.Module] = [PretrainedLayers()] if settings.pretrained else []
+        before = PretrainedLayers.channels if settings.pretrained else 3
+        halvings = len(settings.channels) if settings.halvings is None else settings.halvings
         for number, channels in enumerate(settings.channels):
-            size, stride = 5 if number == 0 else 3, 2 if number < halvings else 1
+            size, stride = 3 if layers else 5, 2 if number < halvings else 1
             groups = channels // _GROUP if channels % _GROUP == 0 else 1
             dilation = 2 ** max(0, number + 1 - halvings) if settings.dilated else 1
             padding = dilation * (size // 2)

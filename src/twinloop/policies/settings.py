@@ -44,6 +44,9 @@ class ImageEncoderSettings(_Strict):
             feature map are more precise, and cost more time.
         dilated: whether the layers after the halvings have dilation 2, 4, 8, … A keypoint then depends on a larger part
             of the image at no cost.
+        pretrained: ``efficientnet_lite0`` for its first layers before the others, with weights from ImageNet that
+            training does not change; they halve an image twice. ``channels`` and ``halvings`` are those of the other
+            layers.
         per_camera: whether each camera has its own encoder; by default all cameras share one. Keypoints then also have
             their strength, the largest activation of the channel, which is small if the camera does not see the object.
     """
@@ -53,12 +56,14 @@ class ImageEncoderSettings(_Strict):
     )
     halvings: Annotated[int, Field(ge=0, le=8)] | None = Field(default=None, exclude_if=lambda value: value is None)
     dilated: bool = Field(default=False, exclude_if=lambda value: not value)
+    pretrained: Literal["", "efficientnet_lite0"] = Field(default="", exclude_if=lambda value: not value)
     per_camera: bool = Field(default=False, exclude_if=lambda value: not value)
 
     @property
     def smallest_image(self) -> int:
         """Smallest side of an image in pixels that leaves a feature map of one cell."""
-        return 2 ** (len(self.channels) if self.halvings is None else min(self.halvings, len(self.channels)))
+        own = len(self.channels) if self.halvings is None else min(self.halvings, len(self.channels))
+        return 2 ** (own + (2 if self.pretrained else 0))
 
 
 class CommandLimits(_Strict):
