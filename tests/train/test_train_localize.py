@@ -119,6 +119,18 @@ def test_a_policy_from_images_is_trained_on_with_images_of_its_own_trials(tmp_pa
             train_localizer(open_worlds, config, tmp_path / "wrong", **given)
 
 
+def test_wrong_settings_and_policies_are_refused_before_an_image_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "take_images", lambda *_: pytest.fail("images were taken"))
+    for changes, control, message in (
+        ({"settings": {"look_evry": 2}}, None, "look_evry"),
+        ({"settings": {"images": {"pretrained": "resnet"}}}, None, "efficientnet_lite0"),
+        ({"tracked": ("target",)}, make_control(), "which this localizer does not estimate"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train_localizer(open_worlds, LocalizeConfig(**{**SMALL, **changes}), tmp_path / "wrong", control=control)
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_images_end_soon_after_the_first_success():
     chance, done = np.random.default_rng(0), np.zeros(100, dtype=bool)
     assert module._choose_steps(chance, done, 200).all()

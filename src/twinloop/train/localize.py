@@ -467,6 +467,10 @@ class LocalizeRun:
             raise InputError("The localizer to train on does not fit these worlds. " + "; ".join(unlike) + ".")
         if self.control is None and not self.task.expert_version:
             raise InputError(f"The task {self.task.name} has no expert. Give a policy that acts with --control.")
+        joints = () if self.contract.state is None else self.contract.state.names
+        untrained = self._make_untrained(np.eye(2, len(joints)), np.eye(2, len(self.tracked)))
+        if self.control is not None:
+            attach_control(untrained, self.control)  # raises the errors before the images
         parts = [self.config.model_dump(mode="json"), self.task.name, self.task.version, self.plan.hash,
                  self.plan.twin.hash, None if self.control is None else self.control.hash,
                  *([] if self.base is None else [self.base.hash])]  # fmt: skip
@@ -513,10 +517,12 @@ class LocalizeRun:
         """Return an untrained localizer, normalized with the samples; or that of the base."""
         if self.base is not None:
             return detach_control(self.base)
-        statistics = Statistics.measure(
-            {STATE: samples.state, ACTION: samples.state, ENVIRONMENT: samples.truth},
-            source=f"{self.config.worlds} worlds",
-        )
+        return self._make_untrained(samples.state, samples.truth)
+
+    def _make_untrained(self, state: NDArray, truth: NDArray) -> Localizer:
+        """Return a localizer normalized with joint readings ``(n, k)`` and true values ``(n, d)``."""
+        columns = {STATE: state, ACTION: state, ENVIRONMENT: truth}
+        statistics = Statistics.measure(columns, source=f"{self.config.worlds} worlds")
         turns = getattr(self.task, "equal_turns", {})
         settings = {"tracked": self.tracked, "equal_turns": dict(turns), **self.config.settings}
         made = new_policy("localizer", self.contract, settings, statistics, seed=self.config.seed)
@@ -561,8 +567,6 @@ def train_localizer(
     with hold_folder_lock(output, "training"), use_torch_settings("cpu"):
         samples = run.collect()
         localizer = run.make_localizer(samples)
-        if control is not None:
-            attach_control(localizer, control)  # raises the errors before the training
         going_on = resume and (output / CHECKPOINT).exists()
         loss = train_network(localizer, samples, config, folder=output, facts=run.facts, resume=going_on)
         errors = fit_uncertainty(localizer, samples, config)
