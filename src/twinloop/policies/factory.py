@@ -57,10 +57,9 @@ def new_policy(
     statistics: Statistics,
     *,
     seed: int = 0,
+    pretrained: bool = True,
 ) -> Policy:
     """Create an untrained policy; torch's global random state is not changed.
-
-    Layers with weights from other data get these weights.
 
     Args:
         kind: one of `settings.KINDS`.
@@ -68,37 +67,28 @@ def new_policy(
         settings: settings of that kind, as a mapping or a settings object; missing values get the defaults.
         statistics: statistics of every column that the policy reads or predicts, for the normalization.
         seed: seed of the initial weights.
+        pretrained: whether layers with weights from other data get these weights now.
 
     Raises:
         UnknownNameError: If the kind does not exist, or the statistics of an input are missing.
         InputError: If a setting is invalid, or the settings do not fit the contract.
         MissingDependencyError: If torch, or the package with weights from other data, is not installed.
     """
-    made = _create_policy(kind, contract, settings, statistics, seed=seed)
-    from twinloop.policies.pretrained import load_pretrained_layers
-
-    load_pretrained_layers(made)
-    return made
-
-
-def _create_policy(
-    kind: str,
-    contract: Contract,
-    settings: Mapping[str, Any] | Settings | None,
-    statistics: Statistics,
-    *,
-    seed: int = 0,
-) -> Policy:
     chosen = read_settings(kind, settings)
     _check_contract(contract, chosen)
     torch = require_torch()
     from twinloop.policies.policy import Policy
+    from twinloop.policies.pretrained import load_pretrained_layers
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(chosen, LocalizerSettings):
-            return _make_localizer(contract, chosen, statistics)
-        return Policy(contract, chosen, statistics, _make_network(contract, chosen))
+            made = _make_localizer(contract, chosen, statistics)
+        else:
+            made = Policy(contract, chosen, statistics, _make_network(contract, chosen))
+    if pretrained:
+        load_pretrained_layers(made)
+    return made
 
 
 def _make_localizer(contract: Contract, settings: LocalizerSettings, statistics: Statistics) -> Policy:
@@ -108,7 +98,7 @@ def _make_localizer(contract: Contract, settings: LocalizerSettings, statistics:
     if settings.control is not None:
         where = "the control policy of a localizer"
         of, chosen, measured = parse_config(settings.control.model_dump(), where=where)
-        control = _create_policy(chosen.kind, of, chosen, measured)
+        control = new_policy(chosen.kind, of, chosen, measured, pretrained=False)
     return Localizer(contract, settings, statistics, control)
 
 
@@ -137,7 +127,7 @@ def open_policy(folder: str | Path) -> Policy:
 
     contract, settings, statistics = parse_config(config, where=str(folder / CONFIG))
     tensors = read_weights(folder)
-    policy = _create_policy(settings.kind, contract, settings, statistics)
+    policy = new_policy(settings.kind, contract, settings, statistics, pretrained=False)
     require_matching_tensors(tensors, policy.state_dict(), where=str(folder / WEIGHTS))
     policy.load_state_dict(tensors)
     if policy.hash != config["hash"]:
