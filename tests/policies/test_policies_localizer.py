@@ -100,6 +100,50 @@ def test_the_heading_of_a_symmetric_body_is_known_up_to_a_turn(turns):
     np.testing.assert_allclose(both, 0, atol=1e-5)
 
 
+def estimate(policy, output, spread, monkeypatch):
+    """Give a network's output ``(n, d)`` and the logarithm of its variances."""
+    rows = [torch.tensor(values, dtype=torch.float32) for values in (output, spread)]
+    monkeypatch.setattr(policy.network, "locate", lambda _: tuple(rows))
+    monkeypatch.setattr(policy, "encode", lambda _: None)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_the_network_estimates_as_many_times_the_heading_as_a_body_has_equal_turns(turns, monkeypatch):
+    policy = make_localizer(tracked=TURNED, equal_turns={"cube": turns})
+    heading, radius = np.random.default_rng(0).uniform(-math.pi, math.pi, 50), 0.8
+    folded = radius * np.stack([np.cos(turns * heading), np.sin(turns * heading)], axis=1)
+    logarithm = np.full((50, 3), 2 * math.log(0.02))
+    estimate(policy, np.column_stack([np.zeros(50), folded]), logarithm, monkeypatch)
+    values, deviation = (each.numpy() for each in policy.locate({}))
+    found = np.arctan2(values[:, 2], values[:, 1])
+    assert np.abs(found).max() < math.pi / turns + 1e-6
+    np.testing.assert_allclose(np.exp(1j * turns * found), np.exp(1j * turns * heading), atol=1e-5)
+    np.testing.assert_allclose(deviation[:, 1:], 0.02 / (turns * radius), rtol=1e-5)
+
+    def losses(error):
+        """Loss of each sample with a heading that is wrong by an error."""
+        made = np.empty(50)
+        for row in range(50):
+            estimate(policy, [[0.0, *folded[row] / radius]], logarithm[[row]], monkeypatch)
+            truth = [0.0, math.cos(heading[row] + error), math.sin(heading[row] + error)]
+            made[row] = policy.measure_loss({}, torch.tensor([truth]))
+        return made
+
+    right, wrong = losses(0.0), losses(0.1)
+    assert (wrong > right + 0.01).all()
+    np.testing.assert_allclose(wrong, wrong[0], rtol=1e-3)  # as bad at every heading
+    np.testing.assert_allclose(losses(2.0 * math.pi / turns), right, atol=1e-4)
+
+
+def test_a_heading_that_cannot_be_seen_costs_nothing_and_gets_the_wanted_one(monkeypatch):
+    policy = make_localizer(tracked=TURNED, equal_turns={"cube": 0})
+    losses = []
+    for angle in (0.0, 1.0, 3.0):
+        estimate(policy, [[0.0, 0.3, -0.4]], np.zeros((1, 3)), monkeypatch)
+        losses.append(float(policy.measure_loss({}, torch.tensor([[0.0, math.cos(angle), math.sin(angle)]]))))
+    assert losses[0] == losses[1] == losses[2]
+
+
 def test_the_loop_shows_an_image_only_when_it_is_due_and_forgets_at_a_restart():
     policy = attach_control(make_localizer(look_every=3), make_control())
     loop, seeing, features = PolicyLoop(policy, 2), [], []

@@ -194,11 +194,13 @@ def test_training_lowers_the_loss_and_the_uncertainty_fits_held_out_worlds(sampl
     run, found = samples
     rng = np.random.default_rng(0)
     bright = np.repeat(rng.uniform(0.0, 1.0, (1200, 1)), len(run.tracked), axis=1)
+    heading, truth = [run.tracked.index(f"cube.heading.{part}") for part in ("cos", "sin")], bright.copy()
+    truth[:, heading] = np.stack([np.cos(0.7 * bright[:, 0]), np.sin(0.7 * bright[:, 0])], axis=1)
     planted = ImageSamples(
         images={name: np.broadcast_to((20 + 200 * bright[:, :1, None, None]), (1200, 24, 24, 3)).astype(np.uint8)
                 for name in found.images},
         state=rng.normal(0, 1, (1200, found.state.shape[1])).astype(np.float32),
-        truth=bright.astype(np.float32),
+        truth=truth.astype(np.float32),
         world=np.repeat(np.arange(12), 100),
         drift=np.full(len(run.tracked), 1e-6),
     )  # fmt: skip
@@ -215,11 +217,7 @@ def test_training_lowers_the_loss_and_the_uncertainty_fits_held_out_worlds(sampl
     assert np.sqrt(np.mean(error**2)) < 0.6 * bright[:, 0].std()  # a change of brightness is among the augmentations
     assert all(0.8 < share <= 1.0 for share in report["inside_95"].values())
     turned = ImageSamples(**{**vars(planted), "truth": planted.truth.copy()})
-    heading = [run.tracked.index(f"cube.heading.{part}") for part in ("cos", "sin")]
-    turned.truth[:, heading] = turned.truth[:, heading[::-1]] * [
-        -1.0,
-        1.0,
-    ]  # a quarter turn, after which a cube is equal
+    turned.truth[:, heading] = turned.truth[:, heading[::-1]] * [-1.0, 1.0]  # a quarter turn of a cube
     again = fit_uncertainty(localizer, turned, config)
     assert again["bodies"]["cube heading, rad"] == pytest.approx(report["bodies"]["cube heading, rad"], abs=1e-6)
     np.testing.assert_allclose(localizer.drift.numpy(), 1e-6 * localizer.settings.look_every)

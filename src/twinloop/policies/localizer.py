@@ -24,22 +24,27 @@ from twinloop.policies.statistics import LAST_COMMAND, MEMORY, Statistics
 
 _BETA = 0.5  # share of the variance that weighs the squared errors, see `Localizer.measure_loss`
 _LEAST, _MOST = -8.0, 4.0  # bounds of the logarithm of a normalized variance
+_LEAST_RADIUS = 0.25  # of cosine and sine of a heading; a shorter one says that the heading is unknown
 _SURPRISE = 9.0  # squared standard deviations beyond which an object has moved: three of them
 
 
 class LocalizerNetwork(Network):
-    """Network of a localizer: keypoints of each camera and the joints give estimates and their variances."""
+    """Network of a localizer: keypoints of each camera and the joints give estimates and their variances.
+
+    Instead of cosine and sine of the heading of a body that looks the same after each of n equal turns, it estimates
+    those of n times the heading: they do not jump where one of these turns ends, so that they can be learned.
+    """
 
     def __init__(self, contract: Contract, settings: LocalizerSettings) -> None:
         super().__init__()
         alone = settings.model_copy(update={"last_command": False, "domains": ()})
         self.encoder = VectorEncoder(contract, alone)
         self.trunk = make_perceptron(self.encoder.size, settings.width, settings.depth, 0.0)
-        self.head = nn.Linear(settings.width, 2 * len(settings.tracked))
+        self.output = nn.Linear(settings.width, 2 * len(settings.tracked))
 
     def locate(self, inputs: NetworkInputs) -> tuple[Tensor, Tensor]:
         """Return normalized estimates and the logarithms of their variances, ``(n, d)`` each."""
-        estimates, spread = self.head(self.trunk(self.encoder(inputs))).chunk(2, dim=-1)
+        estimates, spread = self.output(self.trunk(self.encoder(inputs))).chunk(2, dim=-1)
         return estimates, spread.clamp(_LEAST, _MOST)
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,9 +157,20 @@ class Localizer(Policy):
     def locate(self, observation: Batch) -> tuple[Tensor, Tensor]:
         """Return the values that one image of each camera shows, and their standard deviations, ``(n, d)`` each."""
         found, spread = self.network.locate(self.encode(observation))
-        found = found + found @ self.correction[:, :-1].T + self.correction[:, -1]
-        scale = self.normalizer.scale(ENVIRONMENT)
-        return self.normalizer.inverse(ENVIRONMENT, found), (0.5 * spread).exp() * scale * self.spread
+        found, spread = found + found @ self.correction[:, :-1].T + self.correction[:, -1], (0.5 * spread).exp()
+        values = list(self.normalizer.inverse(ENVIRONMENT, found).unbind(dim=-1))
+        deviations = list((spread * self.normalizer.scale(ENVIRONMENT)).unbind(dim=-1))
+        for c, s, turns in self._folded_headings():
+            angle = torch.atan2(found[:, s], found[:, c]) / turns
+            values[c], values[s] = angle.cos(), angle.sin()
+            radius = torch.hypot(found[:, c], found[:, s]).clamp(min=_LEAST_RADIUS)
+            deviations[c] = deviations[s] = torch.hypot(spread[:, c], spread[:, s]) / (math.sqrt(2.0) * turns * radius)
+        return torch.stack(values, dim=-1), torch.stack(deviations, dim=-1) * self.spread
+
+    def _folded_headings(self) -> list[tuple[int, int, int]]:
+        """Return columns of cosine and sine of each heading that can be seen, and the number of its equal turns."""
+        turns = {body: self.settings.equal_turns.get(body, 1) for body in self._heading_columns()}
+        return [(*columns, turns[body]) for body, columns in self._heading_columns().items() if turns[body]]
 
     def normalize_headings(self, values: Tensor) -> Tensor:
         """Return values ``(n, d)`` in which cosine and sine of each heading have the norm 1, as a tracker's have."""
@@ -239,9 +255,14 @@ class Localizer(Policy):
         uncertainty estimation with probabilistic neural networks", ICLR 2022).
         """
         found, spread = self.network.locate(self.encode(observation))
-        with torch.no_grad():
-            truth = self.match_turns(self.normalizer.inverse(ENVIRONMENT, found), truth)
-        error = found - self.normalizer(ENVIRONMENT, truth)
+        wanted = list(self.normalizer(ENVIRONMENT, truth).unbind(dim=-1))
+        for c, s, turns in self._folded_headings():
+            angle = turns * torch.atan2(truth[:, s], truth[:, c])
+            wanted[c], wanted[s] = angle.cos(), angle.sin()
+        for body, columns in self._heading_columns().items():
+            for column in columns if self.settings.equal_turns.get(body) == 0 else ():
+                wanted[column] = found[:, column].detach()  # it cannot be seen
+        error = found - torch.stack(wanted, dim=-1)
         each = 0.5 * (error.square() * (-spread).exp() + spread) * (_BETA * spread.detach()).exp()
         return each.mean()
 
