@@ -51,7 +51,7 @@ LOOKS: dict[str, Look] = {
 }
 PolicyKind = Literal["split", "adapted", "end", "nominal"]
 POLICIES: dict[PolicyKind, str] = {
-    "split": "localizer, trained on with images of its own trials in simulation, and policy from states",
+    "split": "localizer and policy from states",
     "adapted": f"the same, corrected with {DEMONSTRATIONS} demonstrations on the robot",
     "end": "the same, taught on end to end in simulation",
     "nominal": "the first one, trained on the nominal look only",
@@ -95,15 +95,14 @@ class PixelSettings:
         return [self.first + n for n in range(self.robots)]
 
 
-# Settings of all policies, chosen on robots 0 to 3 and in the twin's own worlds. The policy from states is taught with
+# Settings of all policies, chosen on robots 0 to 7 and in the twin's own worlds. The policy from states is taught with
 # errors of the size of a localizer's.
 CONTROL: dict[str, Any] = {"tracker_offset": 0.005, "tracker_wander": 0.006, "tracker_turn": 0.15}
-LOCALIZER: dict[str, Any] = {"cameras": CAMERAS, "worlds": 2000, "frames": 16, "steps": 9000}
-OWN_TRIALS: dict[str, Any] = {"worlds": 512, "frames": 16, "steps": 2500, "lr": 5e-4}
+LOCALIZER: dict[str, Any] = {"cameras": CAMERAS, "worlds": 4500, "frames": 10, "steps": 10_000}
 END: dict[str, Any] = {"worlds": 64, "rounds": 4, "steps": 400, "final_steps": 2400, "batch": 64, "lr": 5e-4}
 
 
 def settings_text(settings: PixelSettings) -> dict[str, Any]:
     """Return the settings that must be equal to continue a study in the same folder."""
-    return {"control": CONTROL, "localizer": LOCALIZER, "own": OWN_TRIALS, "end": END, "first": settings.first,
+    return {"control": CONTROL, "localizer": LOCALIZER, "end": END, "first": settings.first,
             "looks": {name: asdict(look) for name, look in LOOKS.items()}}  # fmt: skip

@@ -23,7 +23,6 @@ from benchmarks.transfer.pixel_settings import (
     END,
     LOCALIZER,
     LOOKS,
-    OWN_TRIALS,
     Look,
     PixelSettings,
     PolicyKind,
@@ -88,8 +87,7 @@ def _is_look(twin: Twin, name: str) -> bool:
     return twin.params[name].quantity.visual or name.startswith(cameras)
 
 
-_OTHER_WORLDS = 1000  # added to a seed, for worlds that a localizer was not trained in before
-PartKind = Literal["control", "localizer", "split", "nominal-localizer", "nominal", "end", "adapted", "trials"]
+PartKind = Literal["control", "split", "nominal", "end", "adapted", "trials"]
 
 
 def open_localizer(path: Path) -> Any:
@@ -111,9 +109,8 @@ class PixelPart:
     """One part of the study, whose files are in one folder; see `parts.StudyPart`.
 
     Attributes:
-        kind: ``control`` (policy from states), ``localizer`` (localizer with control), ``split`` (trained on with its
-            own trials), ``nominal-localizer`` and ``nominal`` (the same on the nominal look), ``end`` (policy end to
-            end), ``adapted`` (localizer corrected for a robot), or ``trials``.
+        kind: ``control`` (policy from states), ``split`` (localizer with control), ``nominal`` (the same on the nominal
+            look), ``end`` (policy end to end), ``adapted`` (localizer corrected for a robot), or ``trials``.
         folder: folder of the study.
         seed: seed of the training run.
         robot: seed of the robot; -1 for none.
@@ -158,10 +155,8 @@ class PixelPart:
         if self.kind == "trials":
             return (self.acting,)
         needed: dict[str, tuple[PixelPart, ...]] = {
-            "localizer": (self.part("control"),),
-            "split": (self.part("localizer"),),
-            "nominal-localizer": (self.part("control"),),
-            "nominal": (self.part("nominal-localizer"),),
+            "split": (self.part("control"),),
+            "nominal": (self.part("control"),),
             "end": (self.part("split"),),
             "adapted": (self.part("split"),),
         }
@@ -171,10 +166,8 @@ class PixelPart:
         """Make the files of the part."""
         makers: dict[str, Callable[[], None]] = {
             "control": self._teach_control,
-            "localizer": functools.partial(self._train_localizer, nominal=False),
-            "split": functools.partial(self._train_on, "localizer", nominal=False),
-            "nominal-localizer": functools.partial(self._train_localizer, nominal=True),
-            "nominal": functools.partial(self._train_on, "nominal-localizer", nominal=True),
+            "split": functools.partial(self._train_localizer, nominal=False),
+            "nominal": functools.partial(self._train_localizer, nominal=True),
             "end": self._teach_end_to_end,
             "adapted": self._adapt,
             "trials": self._try,
@@ -193,14 +186,6 @@ class PixelPart:
         worlds = functools.partial(open_worlds, nominal, self.seed)
         config = LocalizeConfig(**LOCALIZER, seed=self.seed)
         train_localizer(worlds, config, self.path, control=open_policy(self.part("control").path))
-
-    def _train_on(self, base: PartKind, *, nominal: bool) -> None:
-        from twinloop.train.localize import LocalizeConfig, train_localizer
-
-        seed = self.seed + _OTHER_WORLDS
-        config = LocalizeConfig(**OWN_TRIALS, seed=seed)
-        worlds = functools.partial(open_worlds, nominal, seed)
-        train_localizer(worlds, config, self.path, base=open_localizer(self.part(base).path))
 
     def _teach_end_to_end(self) -> None:
         from twinloop.train.distill import DistillConfig, distill

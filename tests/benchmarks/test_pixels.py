@@ -24,7 +24,6 @@ def tiny(monkeypatch):
     )
     seen = {"cameras": pixel_settings.CAMERAS, **SIZE}
     monkeypatch.setattr(pixels, "LOCALIZER", {**seen, "worlds": 10, "frames": 2, "steps": 4, "settings": TINY})
-    monkeypatch.setattr(pixels, "OWN_TRIALS", {"worlds": 10, "frames": 2, "steps": 2})
     monkeypatch.setattr(pixels, "END", {"worlds": 2, "rounds": 2, "steps": 2, "final_steps": 2, "batch": 4})
 
 

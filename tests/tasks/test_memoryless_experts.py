@@ -11,6 +11,7 @@ from twinloop.rollout.episodes import run_batch
 from twinloop.simulate import InitialState, open_backend
 from twinloop.simulate.command import command_map
 from twinloop.tasks import open_task
+from twinloop.tasks.grasping import GraspFromAbove
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -143,3 +144,35 @@ def test_an_object_that_begins_on_its_target_is_lifted():
         TWIN, TASK, draw(TWIN, 5, 8), run_seed=5, episodes=range(8), actor=Memoryless(TASK), initial=placed
     )
     assert batch.success.mean() >= 0.75
+
+
+@pytest.mark.parametrize("name", ["so101_tabletop", "panda_tabletop"])
+def test_the_object_comes_to_the_middle_between_open_jaws(name):
+    """On the way down, a fixed finger is as far from it as the open jaw; of two driven fingers both always are."""
+    twin = load_twin(name)
+    task = open_task("pick_and_place", twin)
+    initial = task.reset(draw(twin, 3, 5), run_seed=3, episodes=range(5))
+    grasp = task.make_grasp(initial)
+    before, width = grasp.clearance.copy(), 2.0 * grasp.rest
+    heights = np.linspace(0.0, 0.1, 11)
+    openings = width.max() + np.where(heights > 0.05, 0.0, 0.04 - 0.4 * heights)  # jaws that narrow upwards
+    grasp.centre_between_jaws(heights, openings)
+    if not task.hand.one_sided:
+        assert not before.any()
+        assert not grasp.clearance.any()
+        return
+    free = np.interp(width - 0.003, heights, openings) - width  # at the object's top, above the tips
+    np.testing.assert_allclose(grasp.clearance, np.maximum(before, free / 2), atol=1e-12)
+    assert (grasp.clearance > before + 0.003).all()
+    narrow = task.make_grasp(initial)
+    narrow.centre_between_jaws(heights, np.full(11, width.max()))
+    np.testing.assert_array_equal(narrow.clearance, before)
+
+
+def test_the_middle_is_that_of_the_jaws_of_the_robot(monkeypatch):
+    given = []
+    monkeypatch.setattr(GraspFromAbove, "centre_between_jaws", lambda _, *measured: given.append(measured))
+    made = draw(TWIN, 3, 2)
+    TASK.memoryless_expert(TASK.reset(made, run_seed=3, episodes=range(2)), made)
+    ((heights, openings),) = given
+    assert np.interp(0.026, heights, openings) == pytest.approx(0.057, abs=0.003)  # m, at the top of the cube

@@ -72,6 +72,20 @@ class GraspFromAbove:
         self.clearance = _SIDE_CLEARANCE + larger if hand.one_sided else 0.0 * larger
         self.lift = lift_height + self._xp.maximum(self._rise, self._ground_height(centre))
 
+    def centre_between_jaws(self, heights: NDArray[np.float64], openings: NDArray[np.float64]) -> None:
+        """Keep a fixed finger as far from the object on the way down as the open jaw, if that is further than before.
+
+        A tracker that is wrong by a centimetre then leaves the object between the jaws.
+
+        Args:
+            heights: heights above the finger tips, increasing, ``(n,)`` in m.
+            openings: how wide an object may be up to each height, ``(n,)`` in m.
+        """
+        if not self.clearance.any():
+            return  # both fingers move
+        top = self._xp.interp(2.0 * self.rest - _TIP_CLEARANCE, heights, openings)
+        self.clearance = self._xp.maximum(self.clearance, 0.5 * (top - 2.0 * self.rest))
+
     def pick(self) -> list[Waypoint]:
         """Return the waypoints that grasp the object and lift it."""
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from twinloop.tasks.arm import Arm, mocap_row
 from twinloop.tasks.grasp_rules import GraspRules
 from twinloop.tasks.grasping import GraspFromAbove
 from twinloop.tasks.ground import FreeBody, count_equal_turns, place_bodies
-from twinloop.tasks.hand import FITS, GripperHand, object_fits_constraint
+from twinloop.tasks.hand import FITS, GripperHand, measure_jaw_openings, object_fits_constraint
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
 from twinloop.tasks.pick_and_place_events import PlacementSeries, classify_failure, find_phases
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
@@ -27,6 +28,8 @@ from twinloop.tasks.predicates import above_plane, held_for, in_disc, occurred_b
 from twinloop.tasks.reaching import heading
 from twinloop.tasks.reactive import ReactiveExpert
 from twinloop.twin import Twin
+
+_JAWS = 0.1  # m over which the opening of the jaws is measured, more than the height of an object that fits
 
 
 class PickAndPlace:
@@ -168,6 +171,7 @@ class PickAndPlace:
     ) -> ReactiveExpert:
         """Return the expert whose commands depend on the present state alone; see `tasks.reactive`."""
         grasp = self.make_grasp(initial)
+        grasp.centre_between_jaws(*self._jaw_openings)
         return ReactiveExpert(
             self.arm,
             params,
@@ -178,6 +182,10 @@ class PickAndPlace:
             command=initial.command,
             believed=believed,
         )
+
+    @functools.cached_property
+    def _jaw_openings(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return measure_jaw_openings(self.twin, self.hand, _JAWS)
 
     def make_grasp(self, initial: InitialState, arrays: ArrayLibrary = HOST) -> GraspFromAbove:
         """Return the grasp and the placement in worlds that start in ``initial``, for arrays of a library."""

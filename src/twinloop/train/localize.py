@@ -91,14 +91,14 @@ class LocalizeConfig(ImageConfig):
     """
 
     tracked: tuple[str, ...] = ()
-    worlds: int = Field(default=3000, ge=10)
-    frames: int = Field(default=16, ge=1)
+    worlds: int = Field(default=4500, ge=10)
+    frames: int = Field(default=10, ge=1)
     tracker_offset: float = Field(default=0.02, ge=0, le=0.2)
     tracker_wander: float = Field(default=0.006, ge=0, le=0.1)
     tracker_turn: float = Field(default=0.15, ge=0, le=1.0)
     holdout: float = Field(default=0.1, gt=0, lt=1)
     settings: dict[str, Any] = Field(default_factory=dict)
-    steps: int = Field(default=16_000, ge=1)
+    steps: int = Field(default=10_000, ge=1)
     batch: int = Field(default=64, ge=1)
     lr: float = Field(default=2e-3, gt=0)
     weight_decay: float = Field(default=1e-4, ge=0)

@@ -39,11 +39,11 @@ class LocalizeTrainRequest(Request):
     renderer: str | None = None
     """Name of the renderer; by default the fastest one that is installed."""
     worlds: int | None = None
-    """Number of worlds; by default 3000."""
+    """Number of worlds; by default 4500."""
     frames: int | None = None
-    """Images of each camera per world; by default 16."""
+    """Images of each camera per world; by default 10."""
     steps: int | None = None
-    """Optimizer steps; by default 16000."""
+    """Optimizer steps; by default 10000."""
     batch: int | None = None
     """Number of samples per step."""
     lr: float | None = None
