@@ -160,32 +160,33 @@ class Localizer(Policy):
         found, spread = found + found @ self.correction[:, :-1].T + self.correction[:, -1], (0.5 * spread).exp()
         values = list(self.normalizer.inverse(ENVIRONMENT, found).unbind(dim=-1))
         deviations = list((spread * self.normalizer.scale(ENVIRONMENT)).unbind(dim=-1))
-        for c, s, turns in self._folded_headings():
+        for c, s, turns in self._headings():
+            if turns == 0:
+                continue
             angle = torch.atan2(found[:, s], found[:, c]) / turns
             values[c], values[s] = angle.cos(), angle.sin()
             radius = torch.hypot(found[:, c], found[:, s]).clamp(min=_LEAST_RADIUS)
             deviations[c] = deviations[s] = torch.hypot(spread[:, c], spread[:, s]) / (math.sqrt(2.0) * turns * radius)
         return torch.stack(values, dim=-1), torch.stack(deviations, dim=-1) * self.spread
 
-    def _folded_headings(self) -> list[tuple[int, int, int]]:
-        """Return columns of cosine and sine of each heading that can be seen, and the number of its equal turns."""
-        turns = {body: self.settings.equal_turns.get(body, 1) for body in self._heading_columns()}
-        return [(*columns, turns[body]) for body, columns in self._heading_columns().items() if turns[body]]
-
     def normalize_headings(self, values: Tensor) -> Tensor:
         """Return values ``(n, d)`` in which cosine and sine of each heading have the norm 1, as a tracker's have."""
         columns = list(values.unbind(dim=-1))
-        for c, s in self._heading_columns().values():
+        for c, s, _ in self._headings():
             norm = torch.hypot(columns[c], columns[s]).clamp(min=1e-6)
             columns[c], columns[s] = columns[c] / norm, columns[s] / norm
         return torch.stack(columns, dim=-1)
 
-    def _heading_columns(self) -> dict[str, tuple[int, int]]:
-        """Return the columns of cosine and sine of the heading of each body that has one."""
+    def _headings(self) -> list[tuple[int, int, int]]:
+        """Return the columns of cosine and sine of each body's heading, and the number of its equal turns."""
         names = self.settings.tracked
         bodies = [name.removesuffix(".heading.cos") for name in names if name.endswith(".heading.cos")]
         pairs = {body: (f"{body}.heading.cos", f"{body}.heading.sin") for body in bodies}
-        return {body: (names.index(cos), names.index(sin)) for body, (cos, sin) in pairs.items() if sin in names}
+        return [
+            (names.index(cos), names.index(sin), self.settings.equal_turns.get(body, 1))
+            for body, (cos, sin) in pairs.items()
+            if sin in names
+        ]
 
     def _usual_values(self) -> Tensor:
         """Return the mean of each value in the training worlds, ``(d,)`` in the dataset's units."""
@@ -199,11 +200,10 @@ class Localizer(Policy):
         """
         usual = self._usual_values().expand_as(values)
         turned, columns = self.match_turns(usual, values).unbind(dim=-1), list(values.unbind(dim=-1))
-        for body, (c, s) in self._heading_columns().items():
-            turns = max(1, self.settings.equal_turns.get(body, 1))
+        for c, s, turns in self._headings():
             along = columns[c] * usual[:, c] + columns[s] * usual[:, s]
             across = columns[s] * usual[:, c] - columns[c] * usual[:, s]
-            far = torch.atan2(across, along).abs() > 4.0 / 3.0 * math.pi / turns
+            far = torch.atan2(across, along).abs() > 4.0 / 3.0 * math.pi / max(1, turns)
             columns[c], columns[s] = (torch.where(far, turned[i], columns[i]) for i in (c, s))
         return torch.stack(columns, dim=-1)
 
@@ -213,8 +213,7 @@ class Localizer(Policy):
         All values are in the dataset's units. A body that looks the same from all sides gets the wanted heading.
         """
         columns = list(found.unbind(dim=-1))
-        for body, (c, s) in self._heading_columns().items():
-            turns = self.settings.equal_turns.get(body, 1)
+        for c, s, turns in self._headings():
             if turns == 0:
                 columns[c], columns[s] = wanted[:, c], wanted[:, s]
                 continue
@@ -256,12 +255,11 @@ class Localizer(Policy):
         """
         found, spread = self.network.locate(self.encode(observation))
         wanted = list(self.normalizer(ENVIRONMENT, truth).unbind(dim=-1))
-        for c, s, turns in self._folded_headings():
+        for c, s, turns in self._headings():
             angle = turns * torch.atan2(truth[:, s], truth[:, c])
             wanted[c], wanted[s] = angle.cos(), angle.sin()
-        for body, columns in self._heading_columns().items():
-            for column in columns if self.settings.equal_turns.get(body) == 0 else ():
-                wanted[column] = found[:, column].detach()  # it cannot be seen
+            if turns == 0:  # it cannot be seen
+                wanted[c], wanted[s] = found[:, c].detach(), found[:, s].detach()
         error = found - torch.stack(wanted, dim=-1)
         each = 0.5 * (error.square() * (-spread).exp() + spread) * (_BETA * spread.detach()).exp()
         return each.mean()

@@ -44,7 +44,6 @@ class PretrainedLayers(nn.Module):
     """
 
     channels = 24
-    halvings = 2
 
     def __init__(self) -> None:
         super().__init__()

@@ -123,11 +123,10 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
     output, fail_under = request.output, request.fail_under
     run = MeasuredRun.begin("evaluate", request.suite, output, parse_fail_under(fail_under), console)
     started = datetime.now(UTC)
-    who = open_candidate(request.policy, request.name, sensors=request.sensors)
-    place = choose_twin_and_task(request.twin, request.task, [request.policy], output, console)
-    suite = build_suite(request, who, place)
+    who, place, runner = _open_trials(request, console)
+    suite = runner.suite
     suite.select_slices([stem for stem, _, _ in map(_split_fail_under, fail_under) if stem not in (OVERALL, WORST)])
-    runner, workers = _make_runner(request, suite, place), _count_workers(request, who, suite)
+    workers = _count_workers(request, who, suite)
     with show_progress(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
         if workers == 1:
             rows = runner.run(who, suite.trials, done=done)
@@ -138,9 +137,18 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
         return _finish_evaluation(run, [replace(made, task=place.identity)], request.level, started)
 
 
-def _make_runner(request: EvaluateRequest, suite: Suite, place: TwinAndTask) -> TrialRunner:
-    backend = open_backend(request.backend, nthread=count_cores())
-    return TrialRunner(suite=suite, task=place.task_name, run_seed=request.seed, backend=backend, batch=request.batch)
+def _open_trials(request: EvaluateRequest, console: Console) -> tuple[Candidate, TwinAndTask, TrialRunner]:
+    """Open policy, twin and task, and return them with the runner of the requested suite."""
+    who = open_candidate(request.policy, request.name, sensors=request.sensors)
+    place = choose_twin_and_task(request.twin, request.task, [request.policy], request.output, console)
+    runner = TrialRunner(
+        suite=build_suite(request, who, place),
+        task=place.task_name,
+        run_seed=request.seed,
+        backend=open_backend(request.backend, nthread=count_cores()),
+        batch=request.batch,
+    )
+    return who, place, runner
 
 
 def _count_workers(request: EvaluateRequest, who: Candidate, suite: Suite) -> int:
@@ -148,7 +156,7 @@ def _count_workers(request: EvaluateRequest, who: Candidate, suite: Suite) -> in
         return min(count_cores(), 1 + suite.episodes // _PART) if who.images else 1
     if request.workers < 1:
         raise InputError(f"--workers {request.workers} runs nothing. Give at least 1, or leave it out.")
-    return request.workers
+    return min(request.workers, -(-suite.episodes // _PART))
 
 
 def _run_in_processes(
@@ -165,7 +173,7 @@ def _run_in_processes(
     size, count, began = min(request.batch, _PART), runner.suite.episodes, time.perf_counter()
     parts = [range(at, min(at + size, count)) for at in range(0, count, size)]
     rows = list[Row]()
-    with LocalProcesses(min(workers, len(parts))) as engine:
+    with LocalProcesses(workers) as engine:
         for part, found in engine.map(functools.partial(_run_trials, fixed), parts):
             rows += found
             done(len(part))
@@ -174,15 +182,13 @@ def _run_in_processes(
 
 
 def _run_trials(request: EvaluateRequest, numbers: range) -> list[Row]:
-    who, runner = _open_trials(request)
-    return runner.run(who, [runner.suite.trials[number] for number in numbers])
+    who, _, runner = _open_in_worker(request)
+    return runner.run(who, runner.suite.trials[numbers.start : numbers.stop])
 
 
 @functools.lru_cache(maxsize=1)
-def _open_trials(request: EvaluateRequest) -> tuple[Candidate, TrialRunner]:
-    who = open_candidate(request.policy, request.name, sensors=request.sensors)
-    place = choose_twin_and_task(request.twin, request.task, [request.policy], request.output, Console(quiet=True))
-    return who, _make_runner(request, build_suite(request, who, place), place)
+def _open_in_worker(request: EvaluateRequest) -> tuple[Candidate, TwinAndTask, TrialRunner]:
+    return _open_trials(request, Console(quiet=True))
 
 
 def run_evaluate_real(request: EvaluateRequest, path: Path, console: Console) -> Outcome:
