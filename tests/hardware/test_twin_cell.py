@@ -12,9 +12,11 @@ from twinloop.core.errors import InputError, MissingDependencyError, UnknownName
 from twinloop.hardware import TwinCell, VirtualCell, check_robot, open_robot
 from twinloop.randomize import Plan, default_draws
 from twinloop.render import choose_renderer
-from twinloop.rollout import run_batch
+from twinloop.rollout import EpisodeStart, run_batch
+from twinloop.rollout.world_camera import WorldCamera
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
+from twinloop.twin.places import Scenery
 
 TWIN = load_twin("so101_tabletop")
 NAME = "joint/elbow_flex/frictionloss"
@@ -97,6 +99,14 @@ def test_an_address_with_a_wrong_option_is_refused():
         open_robot("twin:so101_tabletop?cameras=top")
     with pytest.raises(InputError, match=r"does not exist. Give the folder of a run"):
         open_robot("twin:so101_tabletop?identified=nowhere")
+    for wrong, error, message in (
+        ("room=3", InputError, "room= in .* is for images. Add cameras=NAME"),
+        ("cameras=front&room=200001", InputError, "the last room is 200000"),
+        ("cameras=front&images=raw", UnknownNameError, "images 'raw'"),
+        ("cameras=front&renderer=gm", UnknownNameError, "renderer 'gm'"),
+    ):
+        with pytest.raises(error, match=message):
+            open_robot(f"twin:so101_tabletop?{wrong}")
 
 
 def test_cameras_show_the_present_state():
@@ -116,3 +126,30 @@ def test_cameras_show_the_present_state():
     after = robot.get_observation()
     assert np.abs(after["front"].astype(int) - before["front"]).max() > 50
     assert len(np.unique(before["front"])) > 20
+
+
+def test_a_robot_in_a_room_sees_through_its_camera_model_as_trials_do():
+    try:
+        choose_renderer()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    address = "virtual:so101_tabletop?seed=3&task=pick_and_place&cameras=front&height=48&width=64&run_seed=5&session=2"
+    robot = open_robot(f"{address}&images=device&room=100007")
+    assert isinstance(robot, VirtualCell)
+    assert "images=device&room=100007" in robot.origin
+    robot.connect()
+    drive(robot, 12)
+    seen = robot.get_observation()["front"]
+    cell, states = robot.cell, robot.states()
+    params = cell.table(cell.plan(5).draw([2]))
+    assert params["place/room"] == 100007
+    camera = WorldCamera(cell.twin, ["front"], height=48, width=64, sensors=True, scenery=Scenery(rooms=True, seed=5))
+    initial = robot.task.reset(params, run_seed=5, episodes=[2])
+    camera.begin_worlds(EpisodeStart(numbers=np.array([2]), params=params, initial=initial, run_seed=5), 300)
+    for state in states:
+        camera.watch(state[None])
+    np.testing.assert_array_equal(camera.take([0], len(states) - 1)["front"][0], seen)
+    camera.close()
+    plain = open_robot(address)
+    plain.connect()
+    assert np.abs(plain.get_observation()["front"].astype(int) - seen).mean() > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,10 +60,19 @@ def test_a_policy_reads_joints_tracker_and_images_each_in_its_order():
         assert seen.arrays[STATE].tolist() == seen.reading.tolist() == list(range(len(KEYS)))
         assert seen.arrays[ENVIRONMENT].tolist() == [0.1, 0.2, 0.3]
         assert np.array_equal(seen.arrays[f"{IMAGES}front"], IMAGE)
-        asked = SimpleNamespace(environment=("target_x", "cube_x"))
+        asked = replace(contract, environment=("target_x", "cube_x"), cameras={"front": (2, 2)})
+        assert asked.find_differences(contract) == [
+            "observation.images.front: the policy needs 2x2 pixels, but 6x4 is given"
+        ]
+        assert asked.find_differences(contract, reduced=True) == []
+        assert len(replace(asked, cameras={"front": (5, 6)}).find_differences(contract, reduced=True)) == 1
         columns = spoken.find_environment_columns(asked)
-        shown = seen.copy_for_policy(columns)
+        shown = seen.copy_for_policy(asked, columns)
         assert shown[ENVIRONMENT].tolist() == [0.3, 0.1]
+        # The middle four of six columns, then the mean of each 2x2 pixels.
+        assert np.array_equal(shown[f"{IMAGES}front"][0, 0], np.floor(IMAGE[:2, 1:3].mean(axis=(0, 1)) + 0.5))
+        assert shown[f"{IMAGES}front"].shape == (2, 2, 3)
+        assert f"{IMAGES}front" not in seen.copy_for_policy(replace(asked, cameras={}), columns)
         shown[STATE][:] = 9.0
         assert seen.reading[0] == 0.0  # a policy's own copy
         command = np.linspace(-1.0, 1.0, len(KEYS))

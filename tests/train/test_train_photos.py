@@ -183,7 +183,7 @@ def entry_of(folder, **changes):
         ({"images": {"side": "p.png"}}, UnknownNameError, "camera 'side'"),
         ({"images": {"front": "none.png"}}, InputError, "none.png does not exist"),
         ({"images": {"front": "grey.png"}}, InputError, "no colours"),
-        ({"images": {"front": "small.png"}}, InputError, "20×10 pixels; the localizer reads 32×24"),
+        ({"images": {"front": "small.png"}}, InputError, "20×10 pixels; at least 32×24"),
         ({"images": {"front": "text.png"}}, InputError, "not a readable photo"),
         ({"joints": [0.0] * 5}, InputError, "5 joint readings; give 6"),
         ({"positions": {"ball": [0, 0, 0]}}, UnknownNameError, "body 'ball'"),

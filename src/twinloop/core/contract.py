@@ -46,11 +46,12 @@ class Contract(JsonRecord):
     cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     task: str = ""
 
-    def find_differences(self, offered: Contract) -> list[str]:
+    def find_differences(self, offered: Contract, *, reduced: bool = False) -> list[str]:
         """Return one sentence for each reason why a policy with this contract cannot run under another contract.
 
         Args:
             offered: Contract that the robot, the twin or the dataset provides.
+            reduced: Whether larger images are reduced to the policy's size, so that they are no difference.
 
         Returns:
             The sentences; an empty list if the policy can run.
@@ -59,7 +60,7 @@ class Contract(JsonRecord):
             *self._compare_settings(offered),
             *_compare_joints(ACTION, self.action, offered.action),
             *self._compare_readings(offered),
-            *self._compare_cameras(offered),
+            *self._compare_cameras(offered, reduced),
         ]
 
     def _compare_settings(self, offered: Contract) -> list[str]:
@@ -88,13 +89,13 @@ class Contract(JsonRecord):
             differences.append(f"{ENVIRONMENT}: the policy reads {', '.join(missing)}, but a tracker gives {available}")
         return differences
 
-    def _compare_cameras(self, offered: Contract) -> list[str]:
+    def _compare_cameras(self, offered: Contract, reduced: bool) -> list[str]:
         differences: list[str] = []
         for name, (height, width) in self.cameras.items():
             size = offered.cameras.get(name)
             if size is None:
                 differences.append(f"{IMAGES}{name}: no such camera; existing: {', '.join(offered.cameras) or 'none'}")
-            elif tuple(size) != (height, width):
+            elif tuple(size) != (height, width) and not (reduced and size[0] >= height and size[1] >= width):
                 differences.append(
                     f"{IMAGES}{name}: the policy needs {width}x{height} pixels, but {size[1]}x{size[0]} is given"
                 )

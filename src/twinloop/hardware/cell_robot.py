@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import Controller, Simulation, open_backend
 from twinloop.tasks import Task
 from twinloop.tasks.protocol import has_tracked_values
+from twinloop.twin.places import ROOM, Scenery
 
 _LONGEST_S = 300.0  # longest session in s; all past states are kept in memory, because readings depend on them
 _ROUND_OFF = 1e-6
@@ -47,6 +48,9 @@ class CellClock:
         self._session().wait_until(moment)
 
 
+ImageKind = Literal["clean", "device"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CellCameras:
     """Cameras whose images are part of a robot's observations.
@@ -54,11 +58,17 @@ class CellCameras:
     Attributes:
         names: names of the twin's cameras.
         height, width: size of an image in pixels.
+        images: ``clean``, or ``device`` for images through the camera models of the twin's sensors.
+        room: number of the random room in which the robot stands; 0 for the scene of the twin.
+        renderer: name of the renderer.
     """
 
     names: tuple[str, ...] = ()
     height: int = 240
     width: int = 320
+    images: ImageKind = "clean"
+    room: int = 0
+    renderer: str = "auto"
 
 
 class CellSession:
@@ -71,14 +81,17 @@ class CellSession:
         task: the task.
         plan: randomization plan that draws the objects' poses.
         number: number of the episode.
+        camera: cameras of the robot; None for none.
     """
 
-    def __init__(self, cell: HiddenCell, task: Task, plan: Plan, number: int) -> None:
-        self._hz, self._task = cell.twin.control_hz, task
-        params = self._params = cell.table(plan.draw([number]))
+    def __init__(self, cell: HiddenCell, task: Task, plan: Plan, number: int, camera: WorldCamera | None) -> None:
+        self._hz, self._task, self._camera = cell.twin.control_hz, task, camera
+        params = cell.table(plan.draw([number]))
         initial = task.reset(params, run_seed=plan.run_seed, episodes=[number])
         worlds = EpisodeStart(numbers=np.array([number]), params=params, initial=initial, run_seed=plan.run_seed)
         self._longest = round(_LONGEST_S * self._hz)
+        if camera is not None:
+            camera.begin_worlds(worlds, self._longest)
         self._observer = WorldObserver(cell.twin, task, worlds, tracker=cell.tracker, nstep=self._longest)
         backend = open_backend("threads", nthread=1)
         self._simulation: Simulation = backend.start(cell.twin, params, initial, task.nstep)
@@ -123,14 +136,17 @@ class CellSession:
         self._expert = self._expert or self._task.expert(self._initial)
         return np.asarray(self._expert(self._simulation), dtype=np.float64)[0]
 
-    def images(self, camera: WorldCamera) -> dict[str, NDArray[np.uint8]]:
-        """Render the present state; return an image ``(height, width, 3)`` by camera name."""
-        step = np.array([len(self._states) - 1])
-        return {name: rows[0] for name, rows in camera.take_images(self._states[-1], self._params.at(step)).items()}
+    def images(self) -> dict[str, NDArray[np.uint8]]:
+        """Return the newest image ``(height, width, 3)`` of each camera by its name."""
+        if self._camera is None:
+            return {}
+        return {name: rows[0] for name, rows in self._camera.take([0], len(self._states) - 1).items()}
 
     def _record_reading(self) -> None:
         state = np.array(self._simulation.state)
         self._states.append(state)
+        if self._camera is not None:
+            self._camera.watch(state)
         self.observation = self._observer.observe_worlds(state, len(self._states) - 1)
 
 
@@ -151,6 +167,7 @@ class CellRobot(TwinRobot):
 
     Raises:
         UnknownNameError: If the twin has no such camera.
+        InputError: If images shall pass through camera models, and the twin has none for a camera.
     """
 
     def __init__(
@@ -164,11 +181,19 @@ class CellRobot(TwinRobot):
         cameras: CellCameras | None = None,
     ) -> None:
         super().__init__(cell.twin, origin)
-        self.cell, self.task, self._cameras = cell, task, cameras or CellCameras()
+        self.task, self._cameras = task, cameras or CellCameras()
+        room = {ROOM: float(self._cameras.room)} if self._cameras.room else {}
+        self.cell = cell = replace(cell, values={**cell.values, **room})
         self._plan, self._number = cell.plan(run_seed), session
         self._session: CellSession | None = None
+        self._camera = self._open_cameras(run_seed) if self._cameras.names else None
+
+    def _open_cameras(self, run_seed: int) -> WorldCamera:
         shown = self._cameras
-        self._camera = WorldCamera(cell.twin, shown.names, height=shown.height, width=shown.width)
+        return WorldCamera(
+            self.cell.twin, shown.names, height=shown.height, width=shown.width, renderer=shown.renderer,
+            scenery=Scenery(rooms=shown.room > 0, seed=run_seed), sensors=shown.images == "device",
+        )  # fmt: skip
 
     @property
     def observation_features(self) -> Mapping[str, Any]:
@@ -186,7 +211,7 @@ class CellRobot(TwinRobot):
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
         """Start the next episode. If one is already running, do nothing. ``calibrate`` is not used."""
         if self._session is None:
-            self._session = CellSession(self.cell, self.task, self._plan, self._number)
+            self._session = CellSession(self.cell, self.task, self._plan, self._number, self._camera)
             self._number += 1
 
     def get_observation(self) -> dict[str, Any]:
@@ -195,9 +220,8 @@ class CellRobot(TwinRobot):
         values = np.concatenate(
             [session.observation[name][0] for name in (STATE, ENVIRONMENT) if name in session.observation]
         )
-        images = session.images(self._camera) if self._cameras.names else {}
         keys = [key for key, kind in self.observation_features.items() if kind is float]
-        return {**dict(zip(keys, values.tolist(), strict=True)), **images}
+        return {**dict(zip(keys, values.tolist(), strict=True)), **session.images()}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
         """Issue a command; it is held from now on, and reaches the servo with latency.

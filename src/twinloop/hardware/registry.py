@@ -7,23 +7,27 @@ user's own class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, get_args
 from urllib.parse import parse_qsl
 
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.core.extension import describe_error
 from twinloop.core.registry import Registry
-from twinloop.hardware.cell_robot import CellCameras
+from twinloop.hardware.cell_robot import CellCameras, ImageKind
 from twinloop.hardware.lerobot import lerobot_names
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.hardware.virtual_cell import TwinCell, VirtualCell
+from twinloop.render.catalog import AUTO, renderer_entry
 from twinloop.tasks import task_names
 from twinloop.twin import builtin_names, load_twin
+from twinloop.twin.places import LAST
 
-_IMAGE_SIZE = ("height", "width")
-_NUMBERS, _WORDS = ("seed", "session", "run_seed", *_IMAGE_SIZE), ("task", "fault", "cameras")
-_OF_CELLS = ("run_seed", "fault", "cameras", *_IMAGE_SIZE)
-_NUMBERS_OF_TWINS, _WORDS_OF_TWINS = ("session", "run_seed", *_IMAGE_SIZE), ("task", "identified", "cameras")
+_IMAGE_NUMBERS, _IMAGE_WORDS = ("height", "width", "room"), ("images", "renderer")
+_OF_CAMERAS = ("cameras", *_IMAGE_WORDS)
+_NUMBERS, _WORDS = ("seed", "session", "run_seed", *_IMAGE_NUMBERS), ("task", "fault", *_OF_CAMERAS)
+_OF_CELLS = ("run_seed", "fault", *_OF_CAMERAS, *_IMAGE_NUMBERS)
+_NUMBERS_OF_TWINS, _WORDS_OF_TWINS = ("session", "run_seed", *_IMAGE_NUMBERS), ("task", "identified", *_OF_CAMERAS)
 
 
 def robot_names() -> list[str]:
@@ -53,7 +57,8 @@ def open_robot(address: str) -> Robot:
 
             - ``virtual:TWIN?seed=N&session=M``, where TWIN is any argument of `load_twin` and both numbers default to
               0. With ``&task=NAME``, the robot is at that task and has a scene tracker; ``&run_seed=N&fault=NAME`` are
-              then possible (see `VirtualCell`), and ``&cameras=front,wrist&height=240&width=320`` for images.
+              then possible (see `VirtualCell`), and ``&cameras=front,wrist&height=240&width=320`` for images, with
+              ``&images=device`` through the models of the cameras, and with ``&room=N&renderer=NAME`` in a random room.
             - ``twin:TWIN?task=NAME&identified=RUN``: the twin itself with nominal or identified parameters (see
               `TwinCell`). Further options: ``session``, ``run_seed``, and those of cameras.
             - ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`).
@@ -90,7 +95,7 @@ def open_virtual(twin: str, options: Mapping[str, str], *, origin: str) -> Robot
             )
     if "task" not in options:
         return VirtualRobot(twin, **numbers)
-    cameras = _parse_cameras(options, numbers)
+    cameras = _parse_cameras(options, numbers, origin=origin)
     return VirtualCell(twin, task=options["task"], fault=options.get("fault"), cameras=cameras, **numbers)
 
 
@@ -103,7 +108,7 @@ def open_twin(twin: str, options: Mapping[str, str], *, origin: str) -> Robot:
         origin: the whole address, for messages.
     """
     numbers = _parse_numbers(options, _NUMBERS_OF_TWINS, _WORDS_OF_TWINS, origin=origin)
-    cameras = _parse_cameras(options, numbers)
+    cameras = _parse_cameras(options, numbers, origin=origin)
     return TwinCell(twin, task=options.get("task"), identified=options.get("identified"), cameras=cameras, **numbers)
 
 
@@ -119,10 +124,20 @@ def _parse_numbers(
     return {key: int(value) for key, value in options.items() if key in numbers}
 
 
-def _parse_cameras(options: Mapping[str, str], numbers: dict[str, int]) -> CellCameras:
-    """Return the cameras of an address; take the size of their images out of ``numbers``."""
-    size = {key: numbers.pop(key) for key in _IMAGE_SIZE if key in numbers}
-    return CellCameras(names=tuple(name for name in options.get("cameras", "").split(",") if name), **size)
+def _parse_cameras(options: Mapping[str, str], numbers: dict[str, int], *, origin: str) -> CellCameras:
+    """Return the cameras of an address; take the numbers that they need out of ``numbers``."""
+    given: dict[str, Any] = {key: numbers.pop(key) for key in _IMAGE_NUMBERS if key in numbers}
+    given |= {key: options[key] for key in _IMAGE_WORDS if key in options}
+    names = tuple(name for name in options.get("cameras", "").split(",") if name)
+    if given and not names:
+        raise InputError(f"{next(iter(given))}= in {origin} is for images. Add cameras=NAME.")
+    if given.get("images", "clean") not in get_args(ImageKind):
+        raise UnknownNameError("images", given["images"], get_args(ImageKind), where=origin)
+    if given.get("room", 0) > LAST:
+        raise InputError(f"room={given['room']} in {origin}: the last room is {LAST}.")
+    if given.get("renderer", AUTO) != AUTO:
+        renderer_entry(given["renderer"])  # raises the error of an unknown name
+    return CellCameras(names=names, **given)
 
 
 def _open_user_robot(name: str, found: Callable[..., Robot], options: dict[str, str]) -> Robot:

@@ -122,5 +122,6 @@ class TwinCell(CellRobot):
 def _format_address(scheme: str, twin: str | Path, cameras: CellCameras | None, **options: Any) -> str:
     """Return the address that opens a robot again; options without a value are left out."""
     if cameras is not None and cameras.names:
-        options |= {"cameras": ",".join(cameras.names), "height": cameras.height, "width": cameras.width}
+        unlike = {key: value for key, value in vars(cameras).items() if value != getattr(CellCameras, key)}
+        options |= {"cameras": ",".join(unlike.pop("names")), **unlike}
     return f"{scheme}:{twin}?" + "&".join(f"{key}={value}" for key, value in options.items() if value)

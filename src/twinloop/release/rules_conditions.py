@@ -164,7 +164,7 @@ def _find_contract_differences(rule: ContextRule, contract: Any, folder: Path | 
         twin_name, task_name = _choose_twin_and_task(rule, str(contract.get("task") or ""), folder)
         twin = load_twin(twin_name)
         offered = offered_contract(twin, open_task(task_name, twin), cameras=rule.cameras)
-    return Contract.from_json(contract).find_differences(offered)
+    return Contract.from_json(contract).find_differences(offered, reduced=True)
 
 
 def _choose_twin_and_task(rule: ContextRule, named: str, folder: Path | None) -> tuple[str, str]:

@@ -253,7 +253,7 @@ class _RunningEpisode:
             return _PolicyAnswer(missing=f"{invalid} of the robot is not a number")
         if self._pending is None:
             self._pending = _PendingCommand(time_s=observation.time_s, began=time.perf_counter())
-            shown = observation.copy_for_policy(self._columns)
+            shown = observation.copy_for_policy(self._decider.contract, self._columns)
             self._thread.start(lambda: np.array(self._decider.act(shown), dtype=np.float64))
         answer = self._thread.wait(self._patience)
         pending = self._pending

@@ -156,7 +156,7 @@ class ShadowWatcher:
         """
         self._compare()
         if not self._thread.busy:
-            arrays = observation.copy_for_policy(self._columns)
+            arrays = observation.copy_for_policy(self._decider.contract, self._columns)
             self._thread.start(lambda: self._decider.act(arrays))
         self._pending = (command, time.perf_counter())
         if self._patience:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
+from twinloop.dataset.media.images import fit_images
 from twinloop.hardware.driver import CheckedClock, RobotDescription, RobotDriver, RobotLostError
 from twinloop.hardware.protocol import TRACKED_PREFIX, Robot
 from twinloop.hardware.record import command_kind
@@ -57,16 +58,18 @@ class RobotObservation:
         """Joint positions of n joints, shape ``(n,)``, in the robot's units."""
         return self.arrays[STATE]
 
-    def copy_for_policy(self, columns: Sequence[int]) -> dict[str, NDArray[Any]]:
-        """Return copies of the arrays for a policy, which may change them.
+    def copy_for_policy(self, contract: Contract, columns: Sequence[int]) -> dict[str, NDArray[Any]]:
+        """Return copies of the arrays that a policy reads, which may change them. Larger images are reduced.
 
         Args:
-            columns: indices of the tracker's columns that the policy reads, in the policy's order.
+            contract: contract of the policy.
+            columns: indices of the tracker's columns that it reads, in its order.
         """
-        arrays = {key: np.array(values) for key, values in self.arrays.items()}
+        arrays = {key: np.array(values) for key, values in self.arrays.items() if not key.startswith(IMAGES)}
         if ENVIRONMENT in arrays:
             arrays[ENVIRONMENT] = arrays[ENVIRONMENT][list(columns)]
-        return arrays
+        images = {f"{IMAGES}{name}": size for name, size in contract.cameras.items()}
+        return arrays | {key: np.array(fit_images(self.arrays[key][None], size)[0]) for key, size in images.items()}
 
 
 class TimedRobot:

@@ -26,6 +26,7 @@ from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.units import UnitMap
 from twinloop.core.yaml_documents import load_yaml
+from twinloop.dataset.media.images import fit_images
 from twinloop.policies.localizer import Localizer
 from twinloop.render.cameras import opencv_pose
 from twinloop.render.scene import camera_ids
@@ -128,7 +129,7 @@ def read_photos(path: Path, localizer: Localizer, twin: Twin) -> LabelledPhotos:
     geometry = _Geometry(twin)
     known, notes = _locate_bodies(content.photos, photos, units.to_si(joints), localizer, geometry, units)
     seen: dict[str, NDArray[Any]] = {
-        f"{IMAGES}{name}": np.stack([_fit_size(shown[name], size) for shown in photos])[:, None]
+        f"{IMAGES}{name}": np.stack([fit_images(shown[name][None], size) for shown in photos])
         for name, size in wanted.items()
     }
     state = localizer.contract.state
@@ -444,21 +445,3 @@ def _open_photo(path: Path) -> NDArray[np.uint8]:
             return np.array(ImageOps.exif_transpose(photo).convert("RGB"))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{path} is not a readable photo ({error}). Give PNG or JPEG files.") from error
-
-
-def _fit_size(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return an image that is cut to the aspect ratio of ``size`` (height, width) around its middle, and reduced to it.
-
-    Raises:
-        InputError: If the image is smaller.
-    """
-    from PIL import Image
-
-    height, width = image.shape[:2]
-    if height < size[0] or width < size[1]:
-        raise InputError(f"A photo has {width}×{height} pixels; the localizer reads {size[1]}×{size[0]}.")
-    scale = min(height / size[0], width / size[1])
-    rows, columns = round(size[0] * scale), round(size[1] * scale)
-    top, left = (height - rows) // 2, (width - columns) // 2
-    cut = Image.fromarray(image[top : top + rows, left : left + columns])
-    return np.array(cut.resize((size[1], size[0]), Image.Resampling.BOX))

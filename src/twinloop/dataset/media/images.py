@@ -149,6 +149,21 @@ def resize_images(images: Images, size: Size) -> Images:
     return made
 
 
+def fit_images(images: Images, size: Size) -> Images:
+    """Cut images ``(n, height, width, 3)`` to the aspect ratio of ``size`` around their middle, and reduce them to it.
+
+    Raises:
+        InputError: If the images are smaller than ``size``.
+    """
+    height, width = images.shape[1:3]
+    if height < size[0] or width < size[1]:
+        raise InputError(f"An image has {width}×{height} pixels; at least {size[1]}×{size[0]} are needed.")
+    scale = min(height / size[0], width / size[1])
+    rows, columns = round(size[0] * scale), round(size[1] * scale)
+    top, left = (height - rows) // 2, (width - columns) // 2
+    return resize_images(images[:, top : top + rows, left : left + columns], size)
+
+
 def images_from_arrays(name: str, episodes: Sequence[Images], *, camera: str = "memory") -> ImageSet:
     """Return an image set of arrays in memory.
 

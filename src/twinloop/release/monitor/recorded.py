@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import IMAGES, STATE, Contract
 from twinloop.core.params import ParamTable
+from twinloop.dataset.media.images import fit_images
 from twinloop.policies import PolicyLoop, Predictor
 from twinloop.release.monitor.images import ImageReference
 from twinloop.release.monitor.live import LiveMonitor
@@ -121,7 +122,7 @@ def compute_rows(
 def call_policy(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], commands: Array) -> None:
     """Run a policy on one observation, then report back to it which commands the robot got.
 
-    If ``acting`` is None, do nothing.
+    Larger images are reduced as on the robot. If ``acting`` is None, do nothing.
 
     Args:
         acting: closed loop of the policy.
@@ -129,7 +130,8 @@ def call_policy(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], com
         commands: commands that were sent to the robot, shape ``(m, k)``, in the dataset's units.
     """
     if acting is not None:
-        acting.act(seen)
+        cameras = {f"{IMAGES}{name}": size for name, size in acting.policy.contract.cameras.items()}
+        acting.act({**seen, **{key: fit_images(seen[key], size) for key, size in cameras.items()}})
         acting.set_sent_commands(commands)
 
 

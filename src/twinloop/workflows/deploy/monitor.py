@@ -112,7 +112,7 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
     )
     row = _load_parameters(model, request.params)
     require_same_policy(request.data, name, getattr(acting, "hash", ""))
-    recorded = read_episodes(request.data, cameras=request.camera)
+    recorded = read_episodes(request.data, cameras=request.camera, policy=acting)
     known = np.isfinite(recorded.success)
     if not known.any():
         raise InputError(f"{request.data} does not state which episodes succeeded. Label them with `twinloop label`.")
@@ -235,7 +235,7 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
     check_policy(origin.policy_hash, getattr(acting, "hash", ""), where=str(request.monitor))
     require_same_policy(request.data, name, getattr(acting, "hash", ""))
     cameras = tuple(monitor.calibration.images)
-    verdicts = monitor_recorded(read_episodes(request.data, cameras=cameras), monitor, acting)
+    verdicts = monitor_recorded(read_episodes(request.data, cameras=cameras, policy=acting), monitor, acting)
     result = {
         **_summarize_verdicts(verdicts, monitor, request.data),
         "policy": name,

@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.curate.recording import RecordedEpisode, open_recordings
+from twinloop.dataset.media.images import fit_images
+from twinloop.policies import Predictor
 from twinloop.release.monitor.recorded import RecordedEpisodes
 from twinloop.twin import Twin
 
 _NOBODY = ("", "recorded")  # actors of episodes whose actor is not recorded
 
 
-def read_episodes(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpisodes:
+def read_episodes(folder: Path, *, cameras: tuple[str, ...] = (), policy: Predictor | None = None) -> RecordedEpisodes:
     """Read every episode of a LeRobot v3.0 folder, padded to the length of the longest.
 
     Args:
         folder: the dataset.
         cameras: cameras whose images are also read.
+        policy: policy that acted, whose images are also read, in its size.
 
     Raises:
         InputError: If the folder has no episodes, no joint readings, no commands, or no such camera.
@@ -37,8 +40,11 @@ def read_episodes(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpi
             raise InputError(f"{folder} has no {wanted}, which a monitor needs. It has {there}.")
     keys = [STATE, ACTION, *(key for key in (ENVIRONMENT,) if key in reader.info["features"])]
     columns = {key: _pad_series([one.reader.array(one.index, key) for one in recordings]) for key in keys}
-    for name in cameras:
-        columns[IMAGES + name] = _pad_series([one.read_images(name) for one in recordings])
+    seen = {} if policy is None else policy.contract.cameras
+    for name in dict.fromkeys((*cameras, *seen)):
+        size = None if name in cameras else seen[name]
+        images = (one.read_images(name) for one in recordings)
+        columns[IMAGES + name] = _pad_series([rows if size is None else fit_images(rows, size) for rows in images])
     return RecordedEpisodes(
         commands=columns.pop(ACTION),
         observation=columns,

@@ -148,7 +148,7 @@ def require_compatible(decider: Decider, robot_contract: Contract, robot: str) -
     Raises:
         InputError: If the contracts differ; the message has one line for each difference.
     """
-    differences = decider.contract.find_differences(robot_contract)
+    differences = decider.contract.find_differences(robot_contract, reduced=True)
     if differences:
         lines = "\n".join(f"  {line}" for line in differences)
         raise InputError(
