@@ -7,6 +7,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from support.running import said, saved_localizer
 from twinloop.core.contract import ACTION, ENVIRONMENT, STATE
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.policies import Statistics, new_policy
@@ -14,6 +15,7 @@ from twinloop.rollout.camera import TwinCamera
 from twinloop.rollout.observing import offered_contract
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
+from twinloop.workflows.localize.localize import LocalizeScoreRequest, run_localize_score
 
 torch = pytest.importorskip("torch")
 
@@ -75,7 +77,8 @@ def planted(folder, count=12, *, moved=True):
             bent = camera.lens.project(toward[None])[0]
             clicks[body] = {"front": [float(bent[0] * camera.target.fx + camera.target.cx),
                                       float(bent[1] * camera.target.fy + camera.target.cy)]}  # fmt: skip
-        if np.isnan(clicks["tool"]["front"]).any():
+        places = np.array([click["front"] for click in clicks.values()])
+        if not ((places >= 0) & (places <= [640, 480])).all():  # also not a number
             continue
         name = save_photo(folder, f"{len(entries)}.png", seed=len(entries))
         entries.append({"images": {"front": name}, "joints": joints.tolist(), "clicks": clicks})
@@ -172,6 +175,34 @@ def test_ranking_names_the_best_or_says_how_many_photos_are_missing():
     assert noisy["photos"] > 30
 
 
+def test_photos_without_labels_count_for_nothing(localizer, monkeypatch):
+    photos, rng = fake(), np.random.default_rng(8)
+    wrong = photos.truth + rng.normal(0, 4e-3, (20, 6))
+    unlabelled = photos.truth.copy()
+    unlabelled[:5] = np.nan
+    unlabelled[5:, 3:] = np.nan
+    see_with(localizer, wrong, monkeypatch)
+    errors = score_photos(localizer, dataclasses.replace(photos, truth=unlabelled))["errors"]
+    ranking = rank_localizers({"one": {"errors": errors}, "other": {"errors": [2 * error for error in errors]}})
+    expected = np.linalg.norm((wrong - photos.truth)[5:, :3], axis=1).mean()
+    assert ranking["mean"]["one"] == pytest.approx(expected, rel=1e-4)
+    unlabelled[4:] = np.nan
+    with pytest.raises(InputError, match="No body is labelled in 5 photos"):
+        adapt_localizer(localizer, dataclasses.replace(photos, truth=unlabelled))
+
+
+def test_a_click_above_the_horizon_is_told(tmp_path, localizer, monkeypatch):
+    upward = np.eye(4)  # a camera that looks up
+    upward[2, 3] = 1.0
+    monkeypatch.setattr(_Geometry, "camera", lambda *_: upward)
+    entry = entry_of(tmp_path, clicks={"cube": {"front": [320, 240]}}, positions={"target": [0.2, 0.1, 0.001]})
+    photos = read_photos(write(tmp_path, [entry]), localizer, TWIN)
+    assert photos.notes == ("The click on cube in photo 1 is above the horizon, and was not used.",)
+    assert np.isnan(photos.truth[0, :3]).all()
+    upward[2, 3] = -1.0  # below the table
+    assert np.isfinite(read_photos(tmp_path, localizer, TWIN).truth).all()
+
+
 def entry_of(folder, **changes):
     good = {"images": {"front": save_photo(folder, "p.png")}, "joints": [0.0] * 6, "positions": {"cube": [0.2, 0, 0]}}
     return {**good, **changes}
@@ -189,6 +220,11 @@ def entry_of(folder, **changes):
         ({"positions": {"ball": [0, 0, 0]}}, UnknownNameError, "body 'ball'"),
         ({"positions": {}}, InputError, "no label of cube, target"),
         ({"clicks": {"cube": {"wrist": [1, 2]}}}, UnknownNameError, "camera 'wrist'"),
+        (
+            {"clicks": {"cube": {"front": [20, 500]}}},
+            InputError,
+            r"\[20.0, 500.0\] on cube is outside p.png",
+        ),
         ({"typo": 1}, InputError, "typo"),
     ],
 )
@@ -203,3 +239,11 @@ def test_wrong_photos_and_labels_are_named(tmp_path, localizer, change, error, m
 def test_a_folder_without_a_list_says_what_it_needs(tmp_path, localizer):
     with pytest.raises(InputError, match=r"photos\.yaml does not exist"):
         read_photos(tmp_path, localizer, TWIN)
+
+
+def test_localizers_of_other_bodies_are_not_ranked(tmp_path, localizer):
+    eyes = saved_localizer(tmp_path / "seeing") / "eyes"
+    localizer.save(tmp_path / "both")
+    request = LocalizeScoreRequest(localizers=(eyes, tmp_path / "both"), photos=eyes.parent / "photos")
+    with pytest.raises(InputError, match="both localizes other values than .*eyes"):
+        run_localize_score(request, said()[0])

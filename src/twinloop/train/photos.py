@@ -178,14 +178,15 @@ def score_photos(localizer: Localizer, photos: LabelledPhotos) -> dict[str, Any]
 
 
 def rank_localizers(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Rank localizers by their mean error on the same photos, and return whether the photos decide.
+    """Rank localizers by their mean error on the labelled ones of the same photos, and return whether these decide.
 
     Returns:
         ``order``, the names from the smallest error; ``differences``, for each other than the best the mean difference
         to it with its 95 % interval (paired by photo, in m); and ``decision``: ``best`` if all intervals are above
         zero, ``equal`` if none can be above 2 mm, else ``undecided`` with ``photos``, how many would decide.
     """
-    errors = {name: np.array(score["errors"]) for name, score in scores.items()}
+    table = np.array([score["errors"] for score in scores.values()])
+    errors = dict(zip(scores, table[:, np.isfinite(table).all(axis=0)], strict=True))
     order = sorted(errors, key=lambda name: float(errors[name].mean()))
     best, count = order[0], len(errors[order[0]])
     differences, needed = dict[str, dict[str, float]](), count
@@ -212,6 +213,9 @@ def adapt_localizer(localizer: Localizer, photos: LabelledPhotos) -> dict[str, A
 
     Returns:
         ``before`` and ``after``: the root mean square error by body in m, ``after`` left out; ``strength`` by body.
+
+    Raises:
+        InputError: If no body is labelled in enough photos.
     """
     localizer.correction.zero_()
     found, deviation = localizer.estimate_tracked(photos.observation)
@@ -240,6 +244,8 @@ def adapt_localizer(localizer: Localizer, photos: LabelledPhotos) -> dict[str, A
         report["before"][body] = _root_mean_square(residual * scale[columns])
         report["after"][body] = _root_mean_square(left)
         report["strength"][body] = None if math.isinf(ridge) else ridge
+    if not report["before"]:
+        raise InputError(f"No body is labelled in {_LEAST_ROWS} photos. Label more; 10 to 20 are a good number.")
     localizer.correction.copy_(torch.from_numpy(correction))
     return report
 
@@ -326,7 +332,9 @@ def _locate_bodies(
                     for name, ray in ((name, rays[number, body, name]) for name in entry.clicks[body])
                 ]
                 known[body][number] = np.mean(places, axis=0)
-    return known, notes
+                if np.isnan(known[body][number]).any():
+                    notes.append(f"The click on {body} in photo {number + 1} is above the horizon, and was not used.")
+    return known, tuple(notes)
 
 
 def _click_rays(
@@ -338,13 +346,18 @@ def _click_rays(
         for body, clicks in entry.clicks.items():
             for name, pixel in clicks.items():
                 height, width = photos[number][name].shape[:2]
+                if not (0 <= pixel[0] <= width and 0 <= pixel[1] <= height):
+                    raise InputError(
+                        f"The click {list(pixel)} on {body} is outside {entry.images[name]}, which has "
+                        f"{width}×{height} pixels. Give its column, then its row."
+                    )
                 rays[number, body, name] = geometry.rays(name, np.array([pixel]), height, width)[0]
     return rays
 
 
 def _estimate_cameras(
     rays: Mapping[tuple[int, str, str], NDArray[np.float64]], joints: NDArray[np.float64], geometry: _Geometry
-) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]]:
+) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
     """Return corrections ``(4, 4)`` of the poses of cameras in which the tool was clicked often enough, and notes."""
     corrections, notes = dict[str, NDArray[np.float64]](), list[str]()
     for name in dict.fromkeys(camera for _, body, camera in rays if body == TOOL):
@@ -368,7 +381,7 @@ def _estimate_cameras(
         notes.append(
             f"The camera {name} was moved by {shift:.0f} mm and {turn:.1f}° to fit {len(numbers)} clicks of the tool."
         )
-    return corrections, tuple(notes)
+    return corrections, notes
 
 
 def _make_pose(change: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -392,14 +405,15 @@ def _meet_plane(pose: NDArray[np.float64], ray: NDArray[np.float64], height: flo
 
 
 def _distances(photos: LabelledPhotos, found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean distance of the known bodies from their estimates in each photo, ``(n,)`` in m."""
+    """Return the mean distance of the known bodies from their estimates in each photo, ``(n,)`` in m; NaN without."""
     each = list[NDArray[np.float64]]()
     for body in dict.fromkeys(name.partition(".")[0] for name in photos.names):
         columns = position_columns(photos.names, body)
         each.append(np.linalg.norm((found - photos.truth)[:, columns], axis=1))
     table = np.stack(each)
     known = np.isfinite(table)
-    return np.where(known, table, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, table, 0.0).sum(axis=0) / known.sum(axis=0)
 
 
 def _read_units(units: tuple[str, ...] | str | None, twin: Twin) -> UnitMap:

@@ -155,7 +155,10 @@ def run_localize_score(request: LocalizeScoreRequest, console: Console) -> dict[
     opened = {str(folder): open_localizer(folder) for folder in request.localizers}
     from twinloop.train.photos import rank_localizers, read_photos, score_photos
 
-    scores = dict[str, dict[str, Any]]()
+    scores, (first, *others) = dict[str, dict[str, Any]](), list(opened)
+    for folder in others:
+        if opened[folder].settings.tracked != opened[first].settings.tracked:
+            raise InputError(f"{folder} localizes other values than {first}, so their errors cannot be compared.")
     for folder, localizer in opened.items():
         photos = read_photos(request.photos, localizer, load_requested_twin(request.twin, request.output, folder))
         score = score_photos(localizer, photos)
