@@ -6,6 +6,7 @@ Each part is made once, in a folder of its name, so that an interrupted study ca
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,8 @@ from twinloop.train.distill import DistillConfig, distill
 Kind = Literal["log", "demonstrations", "policy", "trials", "script", "retraining"]
 DONE = "seconds.json"  # file of a complete part
 _DISTRIBUTION, _TRIALS, _RETRAINING = "distribution.json", "trials.json", "retraining.json"
-_DATA = "data"
+_DATA, _SPENT = "data", "spent.json"
+_STORED_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,11 @@ class StudyPart:
         """The part that logs and identifies the robot."""
         return replace(self, kind="log", seed=0, condition=0)
 
+    @property
+    def resumable(self) -> bool:
+        """False: an interrupted part is made again."""
+        return False
+
     def build(self) -> None:
         """Make the files of the part."""
         _MAKERS[self.kind](self)
@@ -142,25 +149,58 @@ class Part(Protocol):
         """Parts that must be complete before this one can be made."""
         ...
 
+    @property
+    def resumable(self) -> bool:
+        """Whether `build` goes on with the files of an interrupted call."""
+        ...
+
     def build(self) -> None:
-        """Make the files of the part in its folder, which is empty."""
+        """Make the files of the part in its folder, which is empty unless a resumable part was interrupted."""
         ...
 
 
 def make(part: Part) -> dict[str, float]:
     """Make a part unless it is complete; return its duration in s of real time (``wall_s``) and ``processor_s``.
 
-    An incomplete part of an interrupted study is deleted first.
+    An incomplete part of an interrupted study is continued if it is resumable, otherwise deleted first.
     """
     if part.done:
         return read_json(part.path / DONE)
-    shutil.rmtree(part.path, ignore_errors=True)
-    part.path.mkdir(parents=True)
-    wall, processor = time.perf_counter(), time.process_time()
-    part.build()
-    took = {"wall_s": time.perf_counter() - wall, "processor_s": time.process_time() - processor}
+    if not part.resumable:
+        shutil.rmtree(part.path, ignore_errors=True)
+    part.path.mkdir(parents=True, exist_ok=True)
+    with _Stopwatch(part.path / _SPENT) as watch:
+        part.build()
+    took = watch.read()
     write_json(part.path / DONE, took)
     return took
+
+
+class _Stopwatch:
+    """Durations that are stored every few seconds, and counted on from what an interrupted process stored."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._stop = file, threading.Event()
+        self._before = read_json(file) if file.is_file() else {"wall_s": 0.0, "processor_s": 0.0}
+        self._wall, self._processor = time.perf_counter(), time.process_time()
+        self._thread = threading.Thread(target=self._store, daemon=True)
+
+    def read(self) -> dict[str, float]:
+        """Return the durations until now."""
+        spent = {"wall_s": time.perf_counter() - self._wall, "processor_s": time.process_time() - self._processor}
+        return {key: self._before[key] + value for key, value in spent.items()}
+
+    def _store(self) -> None:
+        while not self._stop.wait(_STORED_S):
+            write_json(self._file, self.read())
+
+    def __enter__(self) -> _Stopwatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
 
 
 def _log(part: StudyPart) -> None:

@@ -43,6 +43,7 @@ from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
+from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.places import Scenery
 from twinloop.twin.spec import SensorSpec
@@ -162,6 +163,11 @@ class PixelPart:
         }
         return needed.get(self.kind, ())
 
+    @property
+    def resumable(self) -> bool:
+        """Whether an interrupted part is continued: a training is."""
+        return self.kind in ("control", "split", "nominal", "end")
+
     def build(self) -> None:
         """Make the files of the part."""
         makers: dict[str, Callable[[], None]] = {
@@ -174,25 +180,31 @@ class PixelPart:
         }
         makers[self.kind]()
 
+    @property
+    def _begun(self) -> bool:
+        """Whether an interrupted training left a checkpoint or its result."""
+        return (self.path / CHECKPOINT).exists() or (self.path / RESULT).exists()
+
     def _teach_control(self) -> None:
         from twinloop.train.distill import DistillConfig, distill
 
         plan = Plan(twin=_twin(), run_seed=self.seed, draws=tuple(default_draws(_twin())))
-        distill(plan, open_task(TASK, _twin()), DistillConfig(**CONTROL, seed=self.seed), self.path)
+        distill(plan, open_task(TASK, _twin()), DistillConfig(**CONTROL, seed=self.seed), self.path, resume=self._begun)
 
     def _train_localizer(self, *, nominal: bool) -> None:
         from twinloop.train.localize import LocalizeConfig, train_localizer
 
         worlds = functools.partial(open_worlds, nominal, self.seed)
         config = LocalizeConfig(**LOCALIZER, seed=self.seed)
-        train_localizer(worlds, config, self.path, control=open_policy(self.part("control").path))
+        control = open_policy(self.part("control").path)
+        train_localizer(worlds, config, self.path, control=control, resume=self._begun)
 
     def _teach_end_to_end(self) -> None:
         from twinloop.train.distill import DistillConfig, distill
 
         plan, task = open_worlds(False, self.seed)
         base = open_policy(self.part("split").path)
-        distill(plan, task, DistillConfig(**END, seed=self.seed), self.path, base=base)
+        distill(plan, task, DistillConfig(**END, seed=self.seed), self.path, base=base, resume=self._begun)
 
     def _adapt(self) -> None:
         from twinloop.train.photos import adapt_localizer

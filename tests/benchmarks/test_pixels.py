@@ -1,14 +1,18 @@
 """The study of policies from images, with tiny networks: every kind of policy, look and family of robots once."""
 
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from rich.console import Console
 
 from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.files import write_json
 
 pytest.importorskip("torch")
 
-from benchmarks.transfer import pixel_settings, pixels, realism, run_pixels, strip
+from benchmarks.transfer import parts, pixel_settings, pixels, realism, run_pixels, strip
 from benchmarks.transfer.looks import ImageLook, take_images
 from benchmarks.transfer.pixel_settings import LOOKS, Look, PixelSettings
 from twinloop.hardware import make_hidden_cell
@@ -120,3 +124,27 @@ def test_realism_tells_the_plain_twin_from_other_rooms(monkeypatch):
     auc = {row[0]: float(row[1].split()[0]) for row in table.rows}
     assert auc["plain"] > 0.8
     assert auc["rooms"] < auc["plain"] - 0.1
+
+
+@pytest.mark.parametrize("resumable", [True, False])
+def test_an_interrupted_training_is_continued_and_its_time_counts(tmp_path, monkeypatch, resumable):
+    monkeypatch.setattr(parts, "_STORED_S", 0.02)
+    part = SimpleNamespace(path=tmp_path / "part", done=False, resumable=resumable)
+
+    def interrupted():
+        (part.path / "kept").touch()
+        while not (part.path / "spent.json").is_file():
+            time.sleep(0.005)
+        raise KeyboardInterrupt
+
+    part.build = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        parts.make(part)
+    write_json(part.path / "spent.json", {"wall_s": 100.0, "processor_s": 50.0})
+    found = list[bool]()
+    part.build = lambda: found.append((part.path / "kept").exists())
+    took = parts.make(part)
+    assert found == [resumable]
+    assert (took["wall_s"] > 100.0, took["processor_s"] > 50.0) == (resumable, resumable)
+    part.done = True
+    assert parts.make(part) == took
