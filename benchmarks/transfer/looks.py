@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,8 @@ from twinloop.twin.spec import SensorSpec
 from twinloop.twin.variant import add_twin_sensors
 
 HEIGHT, WIDTH = 240, 320
+_NOISE = [0.4, 0.6]  # an image of 240 rows averages the noise of 2×2 pixels of a camera with 480 rows
+CAD = str(Path(__file__).parents[2] / "examples" / "so101_cad.yaml")
 _QUALITY = {"mitsuba": {"samples": 16}}
 
 
@@ -53,7 +57,9 @@ def take_images(look: ImageLook, *, seed: int, episodes: int, steps: Sequence[in
     if look.device:
         twin = add_twin_sensors(twin, {CAMERAS[0]: SensorSpec(device=look.device)})
     task, numbers = open_task("pick_and_place", twin), range(episodes)
-    section = {"default": True} if look.rooms is None else {"default": True, "visual": {"rooms": list(look.rooms)}}
+    section: dict[str, Any] = {"default": True, "params": {f"sensor/{CAMERAS[0]}/noise_scale": _NOISE}}
+    if look.rooms is not None:
+        section["visual"] = {"rooms": list(look.rooms)}
     plan = section_plan(section, twin, run_seed=seed, episodes=episodes, where="the looks")
     params = plan.draw(numbers)
     batch = run_batch(twin, task, params, run_seed=seed, episodes=numbers, actor=ExpertActor(task=task))

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.studies import StudyTable, around, printed, write_between
-from benchmarks.transfer.looks import HEIGHT, WIDTH, ImageLook, take_images
+from benchmarks.transfer.looks import CAD, HEIGHT, WIDTH, ImageLook, take_images
 from twinloop.dataset.media.image_sources import open_images
 from twinloop.encoders.images import open_encoder
 from twinloop.gap.vision.image_summary import ImageSide, summarize_images
@@ -24,16 +24,15 @@ from twinloop.gap.vision.measure import measure_vision
 from twinloop.stats import Interval
 
 PAGE, MARK = "evidence/pixels.md", "benchmarks transfer realism"
-_CAD = str(Path(__file__).parents[2] / "examples" / "so101_cad.yaml")
 LOOKS = (
     ImageLook(label="the twin as it is, rasterizer", rooms=None),
     ImageLook(label="random rooms, rasterizer"),
     ImageLook(label="random rooms, Filament", renderer="filament"),
     ImageLook(label="random rooms, path tracer", renderer="mitsuba"),
-    ImageLook(label="random rooms, CAD meshes, rasterizer", twin=_CAD),
-    ImageLook(label="random rooms, CAD meshes, path tracer", renderer="mitsuba", twin=_CAD),
+    ImageLook(label="random rooms, CAD meshes, rasterizer", twin=CAD),
+    ImageLook(label="random rooms, CAD meshes, path tracer", renderer="mitsuba", twin=CAD),
 )
-VIRTUAL = ImageLook(label="virtual robot", renderer="mitsuba", rooms=(100_001, 200_000), twin=_CAD, device="d435_color")
+VIRTUAL = ImageLook(label="virtual robot", renderer="mitsuba", rooms=(100_001, 200_000), twin=CAD, device="d435_color")
 _EPISODES, _STEPS = 40, (20, 60)  # per look
 _SEED = 9100
 
