@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.studies import StudyTable, around, printed, write_between
-from benchmarks.transfer.means import average_over_robots
+from benchmarks.transfer.means import RobotMean, average_over_robots
 from benchmarks.transfer.pages import format_success
 from benchmarks.transfer.parts import DONE
 from benchmarks.transfer.pixel_settings import LOOKS, POLICIES, PixelSettings, settings_text
@@ -54,10 +53,11 @@ def run_bench_pixels(
         kind: np.array([[part.read_success() for part in parts[kind, seed]] for seed in range(settings.seeds)]).T
         for kind in settings.policies
     }
+    means = {kind: average_over_robots(rates, episodes=settings.episodes) for kind, rates in success.items()}
     minutes = {kind: _training_minutes(parts, kind, settings.seeds) for kind in settings.policies}
     trials = [read_json(part.path / DONE)["processor_s"] for row in parts.values() for part in row]
     per_minute = 60.0 * settings.episodes / float(np.mean(trials))
-    table = _make_table(settings, success, minutes, per_minute, asked)
+    table = _make_table(settings, means, minutes, per_minute, asked)
     console.print(printed(table))
     console.print(table.note, soft_wrap=True)
     if docs is not None:
@@ -70,7 +70,11 @@ def run_bench_pixels(
         "robots": settings.robot_seeds,
         "trials": settings.episodes,
         "policies": {
-            kind: {**average_over_robots(rates).to_json(), "success": rates.tolist(), "minutes": minutes[kind]}
+            kind: {
+                **means[kind].to_json(),
+                "success": rates.tolist(),
+                "minutes": minutes[kind],
+            }
             for kind, rates in success.items()
         },
         "trials_per_core_minute": per_minute,
@@ -95,19 +99,24 @@ def _training_minutes(parts: Mapping[tuple[Any, int], Sequence[PixelPart]], kind
 
 def _make_table(
     settings: PixelSettings,
-    success: Mapping[Any, NDArray[np.float64]],
+    means: Mapping[Any, RobotMean],
     minutes: Mapping[Any, float],
     per_minute: float,
     asked: Mapping[str, Any],
 ) -> StudyTable:
     rows = [
-        (POLICIES[kind], *format_success(average_over_robots(rates)), f"{minutes[kind]:.0f}")
-        for kind, rates in success.items()
+        (
+            POLICIES[kind],
+            *format_success(mean),
+            f"{minutes[kind]:.0f}",
+        )
+        for kind, mean in means.items()
     ]
     note = (
         f"{LOOKS[settings.look].label}. Robots of the family {settings.family}: seeds {settings.robot_seeds[0]} to "
         f"{settings.robot_seeds[-1]}; training runs: {settings.seeds}; {settings.episodes} trials per policy and "
-        "robot. Intervals: Student's over robots; `sd of runs`: between training runs on one robot. CPU minutes: of "
+        "robot. Intervals: Student's over robots, and at least the exact one of all trials; `sd of runs`: between "
+        "training runs on one robot. CPU minutes: of "
         f"one policy, images and the policy from states included. A core makes {per_minute:.0f} trials a minute. "
         f"Settings and code were frozen in commit {asked.get('commit') or 'unknown'}."
     )

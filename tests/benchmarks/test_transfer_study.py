@@ -223,6 +223,14 @@ class TestFigures:
     def test_one_robot_has_no_interval(self):
         assert np.isnan(average_over_robots(np.array([[0.5, 0.7]])).interval).all()
 
+    def test_trials_that_all_succeed_prove_no_certainty(self):
+        """For n successes of n trials, the exact two-sided lower limit is (α/2)^(1/n)."""
+        low, high = average_over_robots(np.ones((10, 3)), episodes=3).interval
+        assert low == pytest.approx(0.025 ** (1 / 90))
+        assert high == 1.0
+        spread = np.repeat(np.linspace(0.2, 0.8, 10)[:, None], 3, axis=1)
+        assert average_over_robots(spread, episodes=100).interval == average_over_robots(spread).interval
+
     def test_what_is_shown(self):
         table = success_table(self.RESULT)
         assert [row[0] for row in table.rows] == ["(2)", "(4)", ""]
