@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
-from twinloop.dataset.media.images import fit_images
+from twinloop.dataset.media.images import fit_observation
 from twinloop.hardware.driver import CheckedClock, RobotDescription, RobotDriver, RobotLostError
 from twinloop.hardware.protocol import TRACKED_PREFIX, Robot
 from twinloop.hardware.record import command_kind
@@ -65,11 +65,11 @@ class RobotObservation:
             contract: contract of the policy.
             columns: indices of the tracker's columns that it reads, in its order.
         """
-        arrays = {key: np.array(values) for key, values in self.arrays.items() if not key.startswith(IMAGES)}
+        rows = fit_observation({key: values[None] for key, values in self.arrays.items()}, contract)
+        arrays = {key: np.array(values[0]) for key, values in rows.items()}
         if ENVIRONMENT in arrays:
             arrays[ENVIRONMENT] = arrays[ENVIRONMENT][list(columns)]
-        images = {f"{IMAGES}{name}": size for name, size in contract.cameras.items()}
-        return arrays | {key: np.array(fit_images(self.arrays[key][None], size)[0]) for key, size in images.items()}
+        return arrays
 
 
 class TimedRobot:

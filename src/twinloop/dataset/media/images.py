@@ -5,13 +5,14 @@ An episode is read when it is needed and then released, so memory does not grow 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.contract import IMAGES, Contract
 from twinloop.core.documents import MAX_PIXELS, open_regular, read_arrays, require_plain_array, require_regular
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import generator
@@ -162,6 +163,19 @@ def fit_images(images: Images, size: Size) -> Images:
     rows, columns = round(size[0] * scale), round(size[1] * scale)
     top, left = (height - rows) // 2, (width - columns) // 2
     return resize_images(images[:, top : top + rows, left : left + columns], size)
+
+
+def fit_observation(observation: Mapping[str, NDArray], contract: Contract) -> dict[str, NDArray]:
+    """Return an observation of n robots, by LeRobot's names, with the images that a policy reads in its size.
+
+    Images of other cameras are left out; missing ones are not noticed.
+
+    Raises:
+        InputError: If an image is smaller than that of the policy.
+    """
+    sizes = {f"{IMAGES}{name}": size for name, size in contract.cameras.items()}
+    kept = {key: rows for key, rows in observation.items() if key in sizes or not key.startswith(IMAGES)}
+    return {key: fit_images(rows, sizes[key]) if key in sizes else rows for key, rows in kept.items()}
 
 
 def images_from_arrays(name: str, episodes: Sequence[Images], *, camera: str = "memory") -> ImageSet:

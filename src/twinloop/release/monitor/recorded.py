@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import IMAGES, STATE, Contract
 from twinloop.core.params import ParamTable
-from twinloop.dataset.media.images import fit_images
+from twinloop.dataset.media.images import fit_observation
 from twinloop.policies import PolicyLoop, Predictor
 from twinloop.release.monitor.images import ImageReference
 from twinloop.release.monitor.live import LiveMonitor
@@ -130,8 +130,7 @@ def call_policy(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], com
         commands: commands that were sent to the robot, shape ``(m, k)``, in the dataset's units.
     """
     if acting is not None:
-        cameras = {f"{IMAGES}{name}": size for name, size in acting.policy.contract.cameras.items()}
-        acting.act({**seen, **{key: fit_images(seen[key], size) for key, size in cameras.items()}})
+        acting.act(fit_observation(seen, acting.policy.contract))
         acting.set_sent_commands(commands)
 
 
