@@ -27,16 +27,18 @@ PAGE = "evidence/pixels.md"
 def run_bench_pixels(
     console: Console, settings: PixelSettings, output: Path, *, workers: int = 0, docs: Path | None = None
 ) -> dict[str, Any]:
-    """Run the study for one look, print its table, and write ``result-FAMILY-LOOK.json``.
+    """Run the study for one look, print its table, and write ``result-FAMILY-LOOK-POLICIES.json``.
 
-    If ``docs`` is given, also replace the table in that folder's page. Complete parts in ``output`` are reused.
+    If ``docs`` is given, also replace the table of these policies in that folder's page. Complete parts in ``output``
+    are reused.
 
     Raises:
         InputError: If the folder contains a study with other settings, or the page lacks marker comments.
         MissingDependencyError: If torch or the renderer of the look is not installed.
     """
     require_torch()
-    mark = f"benchmarks transfer pixels {settings.family} {settings.look}"
+    name = "-".join((settings.family, settings.look, *settings.policies))
+    mark = f"benchmarks transfer pixels {name.replace('-', ' ')}"
     if docs is not None:
         around(docs / PAGE, mark)
     asked = claim_folder(output, settings_text(settings))
@@ -80,7 +82,7 @@ def run_bench_pixels(
         "trials_per_core_minute": per_minute,
         "asked": asked,
     }
-    write_json(output / f"result-{settings.family}-{settings.look}.json", made)
+    write_json(output / f"result-{name}.json", made)
     return made
 
 

@@ -253,6 +253,7 @@ LEFT_OUT = {
     "demo": "minutes long, and made of import, identify, generate, curate and train",
     "push": "writes to the Hub alone, in one commit",
     "serve": "writes nothing; see test_soak",
+    "studio": "writes labels and exclusions only; it is killed in tests/studio",
     "scenario loop": "minutes long, and made of generate, train and compare",
     "plan": "writes one file, as query does",
     "gap sensors": "needs a recorded log of a sensor; writes as gap data does",

@@ -54,6 +54,7 @@ from twinloop.cli.run import RUN
 from twinloop.cli.scenario import SCENARIO
 from twinloop.cli.sensors import SENSORS
 from twinloop.cli.serve import SERVE
+from twinloop.cli.studio import STUDIO
 from twinloop.cli.task import TASK
 from twinloop.cli.train import TRAIN
 from twinloop.cli.twin import TWIN
@@ -71,7 +72,7 @@ _MOVED = "`twinloop bench` has moved: run `python -m benchmarks NAME` in a check
 _RESUME = " Finished parts are complete; the same command with --resume continues from there."
 _NO_CHECKPOINT = " There is no checkpoint yet: the same command starts from the beginning."
 STAGES: Mapping[str, tuple[Command | Group, ...]] = {
-    "Start": (DEMO, DOCTOR, APPROVE, INIT),
+    "Start": (DEMO, DOCTOR, APPROVE, INIT, STUDIO),
     "Real logs": (IMPORT, RECORD),
     "Twin": (TWIN, ROBOT, TASK, SENSORS, IDENTIFY),
     "Sim-to-real gap": (GAP, COVERAGE, PLAN),

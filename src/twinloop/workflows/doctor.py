@@ -57,6 +57,7 @@ _EXTRAS = {
     "safetensors": "pip install 'twinloop[train]'",
     "stable-baselines3": "pip install 'twinloop[rl]'",
     "fastapi": "pip install 'twinloop[serve]'",
+    "starlette": "pip install 'twinloop[studio]'",
 }
 
 

@@ -62,7 +62,7 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
     result = {"schema": 1, "verb": "query", "rows": len(answer), "columns": answer.column_names}
     if request.output is not None:
         with atomic_open(request.output) as file:
-            _write(answer, format, file)
+            write_table(answer, format, file)
         console.print(f"{len(answer)} rows: {request.output}")
         return {**result, "output": str(request.output)}
     if request.json:
@@ -78,10 +78,10 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
         console.print(f"{len(answer)} rows{more}")
     elif sys.stdout.isatty():  # a terminal would execute control characters in the data
         text = io.BytesIO()
-        _write(answer, format, text)
+        write_table(answer, format, text)
         sys.stdout.write(escape_control(text.getvalue().decode()))
     else:
-        _write(answer, format, sys.stdout.buffer)
+        write_table(answer, format, sys.stdout.buffer)
     return result
 
 
@@ -136,7 +136,8 @@ def _refuse_internal_path(output: Path | None, root: Path) -> None:
             raise InputError(f"{output} is in {kept}, where only the workspace itself writes. Choose a file elsewhere.")
 
 
-def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A002 - as the option is called
+def write_table(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A002 - as the option is called
+    """Write the rows of an answer to a file in a format."""
     if format == "parquet":
         pq.write_table(answer, file, compression="zstd")
     elif format == "arrow":

@@ -1,0 +1,1 @@
+"""Show a workspace in a browser: episodes, runs and decisions; `twinloop studio` starts it."""

@@ -1,0 +1,163 @@
+"""Answer the studio's web requests: pages, static files, data as JSON, images and videos."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette  # pyright: ignore[reportMissingImports]
+from starlette.concurrency import run_in_threadpool  # pyright: ignore[reportMissingImports]
+from starlette.requests import Request  # pyright: ignore[reportMissingImports]
+from starlette.responses import (  # pyright: ignore[reportMissingImports]
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+)
+from starlette.routing import Mount, Route  # pyright: ignore[reportMissingImports]
+from starlette.staticfiles import StaticFiles  # pyright: ignore[reportMissingImports]
+
+from twinloop import __version__
+from twinloop.core.documents import parse_json
+from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
+from twinloop.studio import episode, episode_list, labelling
+from twinloop.studio.data import StudioData
+
+STATIC = resources.files("twinloop.studio") / "static"
+_LONGEST = 1 << 20  # bytes of a request's body
+_log = logging.getLogger(__name__)
+
+
+class Studio:
+    """Handlers of all requests for one workspace; `app` is the ASGI application, without access control.
+
+    Args:
+        data: the workspace.
+    """
+
+    def __init__(self, data: StudioData) -> None:
+        self._data = data
+        self._values: tuple[tuple[int, int], dict[str, Any]] = ((-1, -1), {})
+
+    @property
+    def app(self) -> Starlette:
+        """ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/api/about", _answering(self.about)),
+                Route("/api/episodes", _answering(self.list_episodes)),
+                Route("/api/episodes.csv", _answering(self.write_csv)),
+                Route("/api/values", _answering(self.count_values)),
+                Route("/api/words", _answering(lambda _: episode.list_words(self._data))),
+                Route("/api/episodes/{id}", _answering(self.describe_episode)),
+                Route("/api/episodes/{id}/signals", _answering(self.read_signals)),
+                Route("/api/labels", self.write_labels, methods=["POST"]),
+                Route("/media/{id}/{camera}/{frame:int}.jpg", _answering(self.read_frame)),
+                Route("/media/{id}/{camera}.mp4", _answering(self.find_video)),
+                *(Route(f"/{folder}/{{rest:path}}", _refuse_unknown) for folder in ("api", "media")),
+                Mount("/static", StaticFiles(directory=str(STATIC))),
+                Route("/{page:path}", _show_page),
+            ]
+        )
+
+    def about(self, _: Request) -> dict[str, Any]:
+        """Return what the pages show of the workspace itself."""
+        data = self._data
+        name = data.workspace.config.get("name")
+        return {"name": name, "folder": str(data.where), "author": data.author, "version": __version__}
+
+    def list_episodes(self, request: Request) -> dict[str, Any]:
+        """Return one page of the episodes that filters or a statement select."""
+        given = dict(request.query_params)
+        offset, limit = (_parse_count(given.pop(name, default)) for name, default in (("offset", "0"), ("limit", "60")))
+        return episode_list.list_episodes(self._data, _read_sql(given), offset=offset, limit=limit)
+
+    def write_csv(self, request: Request) -> Response:
+        """Return all episodes that filters or a statement select as CSV."""
+        given = {name: value for name, value in request.query_params.items() if name != "offset"}
+        headers = {"Content-Disposition": 'attachment; filename="episodes.csv"'}
+        return Response(episode_list.write_csv(self._data, _read_sql(given)), media_type="text/csv", headers=headers)
+
+    def count_values(self, _: Request) -> dict[str, Any]:
+        """Return the values of all filters; they are counted again after a commit."""
+        moment = self._data.moment
+        if self._values[0] != moment:
+            self._values = (moment, episode_list.count_values(self._data))
+        return self._values[1]
+
+    def describe_episode(self, request: Request) -> dict[str, Any]:
+        """Return what is known of an episode."""
+        return episode.describe_episode(self._data, request.path_params["id"])
+
+    def read_signals(self, request: Request) -> dict[str, Any]:
+        """Return the numeric signals of an episode."""
+        return episode.read_signals(self._data, request.path_params["id"])
+
+    def read_frame(self, request: Request) -> Response:
+        """Return one image of an episode."""
+        given, width = request.path_params, _parse_count(request.query_params.get("width", "640"))
+        width = max(16, min(1280, width))
+        made = episode.read_frame(self._data, given["id"], given["camera"], given["frame"], width=width)
+        return Response(made, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+    def find_video(self, request: Request) -> Response:
+        """Return the requested part of a video file."""
+        given = request.path_params
+        return FileResponse(str(episode.find_video(self._data, given["id"], given["camera"])), media_type="video/mp4")
+
+    async def write_labels(self, request: Request) -> Response:
+        """Change what the user says of episodes; return the change that undoes it."""
+        body = await _read_body(request)
+        made = _answering(lambda _: labelling.write(self._data, parse_json(body, where="The request")))
+        return await made(request)
+
+
+def _answering(make: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler that computes an answer in another thread and turns errors into messages."""
+
+    async def handle(request: Request) -> Response:
+        return await run_in_threadpool(_answer, make, request)
+
+    return handle
+
+
+def _answer(make: Callable[[Request], Any], request: Request) -> Response:
+    try:
+        made = make(request)
+    except TwinloopError as error:
+        status = 404 if isinstance(error, UnknownNameError) else 400
+        return JSONResponse({"error": type(error).__name__, "message": str(error)}, status)
+    except Exception as error:  # noqa: BLE001  # an error of the studio: the page shows that there was one, the log which
+        _log.exception("a request failed")
+        return JSONResponse({"error": "Failed", "message": f"The studio failed ({type(error).__name__})."}, 500)
+    return made if isinstance(made, Response) else JSONResponse(made, headers={"Cache-Control": "no-store"})
+
+
+async def _read_body(request: Request) -> str:
+    """Return the body of a request; an empty text if it is too long or no UTF-8."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _LONGEST:
+            return ""
+    return body.decode(errors="replace")
+
+
+def _parse_count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise InputError(f"{text[:20]!r} is not a count. Give a number from 0 upwards.")
+    return int(text)
+
+
+def _read_sql(given: dict[str, str]) -> str:
+    return given.pop("sql", None) or episode_list.build_sql(given)
+
+
+async def _refuse_unknown(_: Request) -> Response:
+    return PlainTextResponse("The studio has no such address.", 404)
+
+
+async def _show_page(_: Request) -> Response:
+    return FileResponse(str(STATIC / "index.html"), headers={"Cache-Control": "no-store"})

@@ -1,0 +1,40 @@
+// Build elements. Texts become text nodes, so that no name or label of a dataset is ever read as HTML.
+
+export function h(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (key === "class") made.className = value;
+    else if (key in made && typeof value !== "string") made[key] = value;
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+export function fill(parent, ...children) {
+  parent.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return parent;
+}
+
+export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), more);
+
+// A number with four significant digits, or a dash where there is none.
+export function format(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return String(value);
+  return String(Number(value.toPrecision(4)));
+}
+
+export const seconds = (value) => `${value.toFixed(value < 10 ? 2 : 1)} s`;
+
+let hiding = 0;
+export function notify(text, action) {
+  const notice = document.getElementById("notice");
+  fill(notice, h("span", {}, text), action ? h("button", { onclick: action.run }, action.label) : null);
+  notice.className = "shown";
+  clearTimeout(hiding);
+  hiding = setTimeout(() => (notice.className = ""), 6000);
+}

@@ -1,0 +1,67 @@
+// Show the page that belongs to the address, and follow links without loading the studio again.
+
+import { get } from "./api.js";
+import { empty, fill, h } from "./dom.js";
+import { showEpisode } from "./episode.js";
+import { showEpisodes } from "./episodes.js";
+import { openHelp } from "./help.js";
+
+const PAGES = [
+  { path: /^\/(episodes)?$/, show: showEpisodes, title: "Episodes" },
+  { path: /^\/episodes\/([^/]+)$/, show: showEpisode, title: "Episode" },
+];
+const LINKS = [["Episodes", "/episodes"]];
+
+let leave = null;
+let about = {};
+
+export function go(address, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  show();
+}
+
+async function show() {
+  const page = document.getElementById("page");
+  leave?.();
+  leave = null;
+  const found = PAGES.map((one) => ({ ...one, match: one.path.exec(location.pathname) })).find((one) => one.match);
+  drawBar();
+  document.title = `${found ? found.title : "Unknown page"} · ${about.name ?? "twinloop"}`;
+  if (!found) {
+    fill(page, empty("No such page", `The studio has no page ${location.pathname}.`, h("a", { href: "/episodes" }, "All episodes")));
+    return;
+  }
+  const stopped = new AbortController();
+  leave = () => stopped.abort();
+  try {
+    await found.show(page, { words: found.match.slice(1).map(decodeURIComponent), go, signal: stopped.signal, about });
+  } catch (error) {
+    if (stopped.signal.aborted) return;
+    fill(page, empty("This page cannot be shown", error.message));
+  }
+}
+
+function drawBar() {
+  fill(
+    document.getElementById("bar"),
+    h("a", { class: "name", href: "/episodes", title: about.folder }, about.name ?? "twinloop"),
+    h("nav", { "aria-label": "Pages" }, LINKS.map(([label, path]) =>
+      h("a", { href: path, "aria-current": location.pathname.startsWith(path) || location.pathname === "/" ? "page" : null }, label))),
+    h("button", { class: "quiet", title: "Keys (?)", onclick: openHelp }, "?"),
+  );
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href^='/']");
+  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
+  if (link.hasAttribute("download") || link.target || link.pathname.startsWith("/api/")) return;
+  event.preventDefault();
+  go(link.getAttribute("href"));
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "?" && !event.target.matches("input, textarea, select")) openHelp();
+});
+addEventListener("popstate", show);
+
+about = await get("/api/about").catch((error) => ({ name: "twinloop", problem: error.message }));
+await show();

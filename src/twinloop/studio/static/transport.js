@@ -1,0 +1,99 @@
+// Play all cameras of an episode together. The first video is the clock; the others follow it.
+
+import { h, seconds } from "./dom.js";
+
+const SPEEDS = [0.25, 0.5, 1, 2, 4];
+
+export class Transport {
+  constructor({ id, frames, fps, cameras }) {
+    Object.assign(this, { id, frames, fps, frame: 0, playing: false, speed: 1, onframe: () => {} });
+    this.videos = cameras.map(({ name, start_s }) => this.#video(name, start_s));
+    this.slider = h("input", { type: "range", min: 0, max: Math.max(0, frames - 1), value: 0, step: 1, "aria-label": "Frame", oninput: () => this.seek(Number(this.slider.value)) });
+    this.button = h("button", { class: "play", "aria-label": "Play", onclick: () => this.toggle() }, "▶");
+    this.clock = h("span", { class: "clock" });
+    const speed = h("select", { "aria-label": "Speed", onchange: (event) => this.#setSpeed(Number(event.target.value)) },
+      SPEEDS.map((value) => h("option", { value: String(value), selected: value === 1 }, `${value}×`)));
+    this.element = h("div", { class: "transport" },
+      this.videos.length ? h("div", { class: "cameras" }, this.videos.map((one) => one.element)) : null,
+      h("div", { class: "row" }, this.button, this.slider, this.clock, speed));
+    this.#show();
+  }
+
+  #video(name, start) {
+    const base = `/media/${this.id}/${encodeURIComponent(name)}`;
+    const video = h("video", { muted: true, playsInline: true, preload: "auto", src: `${base}.mp4`, "aria-label": `Camera ${name}` });
+    const still = h("img", { alt: `Camera ${name}`, hidden: true });
+    const one = { name, start, video, still, broken: false, base,
+      element: h("figure", {}, video, still, h("figcaption", {}, h("span", {}, name), h("a", { download: "", onclick: (event) => { event.currentTarget.href = `${base}/${this.frame}.jpg?width=1280`; }, href: `${base}/0.jpg?width=1280` }, "image"))) };
+    video.addEventListener("loadedmetadata", () => this.#place(one));
+    // A browser without the codec gets single images instead.
+    video.addEventListener("error", () => { one.broken = true; video.hidden = true; still.hidden = false; this.#place(one); });
+    return one;
+  }
+
+  // Times are the middle of a frame: at its beginning, rounding would show the frame before.
+  #place(one) {
+    if (one.broken) one.still.src = `${one.base}/${this.frame}.jpg`;
+    else if (one.video.readyState) one.video.currentTime = one.start + (this.frame + 0.5) / this.fps;
+  }
+
+  #setSpeed(speed) {
+    this.speed = speed;
+    for (const one of this.videos) one.video.playbackRate = speed;
+  }
+
+  seek(frame) {
+    this.frame = Math.max(0, Math.min(this.frames - 1, frame));
+    if (this.playing) this.started = { frame: this.frame, at: performance.now() };
+    for (const one of this.videos) this.#place(one);
+    this.#show();
+  }
+
+  toggle() {
+    this.playing = !this.playing;
+    this.button.textContent = this.playing ? "❚❚" : "▶";
+    this.button.setAttribute("aria-label", this.playing ? "Pause" : "Play");
+    if (!this.playing) {
+      for (const one of this.videos) one.video.pause();
+      return this.seek(this.frame);
+    }
+    if (this.frame >= this.frames - 1) this.frame = 0;
+    this.seek(this.frame);
+    this.#setSpeed(this.speed);
+    for (const one of this.videos) if (!one.broken) one.video.play().catch(() => {});
+    requestAnimationFrame(this.#step);
+  }
+
+  #step = (now) => {
+    if (!this.playing) return;
+    const lead = this.videos.find((one) => !one.broken && !one.video.paused && one.video.readyState > 2);
+    const frame = lead ? Math.floor((lead.video.currentTime - lead.start) * this.fps)
+      : Math.floor(this.started.frame + ((now - this.started.at) / 1000) * this.fps * this.speed);
+    for (const one of this.videos) {
+      if (one.broken && frame !== this.frame) one.still.src = `${one.base}/${Math.min(frame, this.frames - 1)}.jpg`;
+      else if (lead && one !== lead && Math.abs(one.video.currentTime - one.start - (lead.video.currentTime - lead.start)) > 1.5 / this.fps) one.video.currentTime = one.start + lead.video.currentTime - lead.start;
+    }
+    if (frame >= this.frames - 1) {
+      this.frame = this.frames - 1;
+      return this.toggle();
+    }
+    this.frame = Math.max(0, frame);
+    this.#show();
+    requestAnimationFrame(this.#step);
+  };
+
+  #show() {
+    this.slider.value = this.frame;
+    this.clock.textContent = `${this.frame} / ${this.frames - 1} · ${seconds(this.frame / this.fps)}`;
+    this.onframe(this.frame);
+  }
+
+  close() {
+    this.playing = false;
+    for (const one of this.videos) {
+      one.video.pause();
+      one.video.removeAttribute("src");
+      one.video.load();
+    }
+  }
+}

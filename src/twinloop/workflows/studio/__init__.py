@@ -1,0 +1,1 @@
+"""Define the flags of ``twinloop studio``."""

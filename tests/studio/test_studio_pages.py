@@ -1,0 +1,193 @@
+"""The studio's pages in a real browser (Debian's chromium)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+
+import pytest
+
+from support.studio import Server, studio_workspace
+from twinloop.catalog import Workspace
+from twinloop.catalog.label_checks import Label
+
+pytest.importorskip("starlette")
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
+
+LOADED = """(() => {
+    const all = [...document.querySelectorAll("video")];
+    return all.length === 2 && all.every((one) => one.readyState > 2);
+})()"""
+DRAWN = """(() => {
+    const { width, height } = document.querySelector("canvas");
+    return document.querySelector("canvas").getContext("2d").getImageData(0, 0, width, height).data.some(Boolean);
+})()"""
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = studio_workspace(tmp_path_factory.mktemp("studio") / "cell")
+    with Workspace.open(folder) as ws:
+        (row,) = ws.query("SELECT episode_id FROM episodes WHERE episode_index = 5").to_pylist()
+        ws.label([Label(episode_id=row["episode_id"], kind="tag", value=HOSTILE, source="rule", author="<b>rule</b>")])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with Server(folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser, server):
+    """A page of an admitted browser; errors of its scripts, dialogs and failed requests fail the test."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 800})
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: problems.append(message.text) if is_problem(message) else None)
+    opened.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+    opened.goto(server.address)
+    server.address = server._next_address()
+    opened.wait_for_selector(".episode")
+    yield opened
+    opened.close()
+    assert problems == []
+
+
+def is_problem(message) -> bool:
+    """Return whether a script printed an error; answers that refuse a question are shown in the page."""
+    return message.type == "error" and "/api/episodes?sql=" not in message.location["url"]
+
+
+def wait_until(page, condition: str) -> None:
+    """Wait until a condition of the page holds (the page's policy forbids Playwright's own way)."""
+    end = time.monotonic() + 30
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        time.sleep(0.02)
+
+
+def visit(page, path: str) -> None:
+    page.goto(re.match(r"http://[^/]+", page.url)[0] + path)  # type: ignore[index]
+
+
+def test_the_list_filters_and_shows_its_sql(page):
+    assert page.locator(".episode").count() == 6
+    page.get_by_role("link", name="failure 2").click()
+    wait_until(page, "document.querySelectorAll('.episode').length === 2")
+    assert "outcome=no" in page.url
+    assert "'no'" in page.locator("#sql").input_value()
+    page.locator("#sql").fill("SELECT episode_id FROM episodes WHERE episode_index > 3")
+    page.get_by_role("button", name="Run").click()
+    wait_until(page, "document.getElementById('total').textContent === '2 episodes'")
+    page.locator("#sql").fill("SELECT nonsense FROM episodes")
+    page.get_by_role("button", name="Run").click()
+    page.get_by_role("alert").filter(has_text="nonsense").wait_for()
+    page.go_back()
+    wait_until(page, "document.querySelectorAll('.episode').length === 2")
+
+
+def test_an_episode_plays_and_its_cursor_follows(page):
+    page.locator(".episode").first.click()
+    page.wait_for_selector(".plots canvas")
+    wait_until(page, LOADED)
+    assert page.locator("video").count() == 2
+    assert page.evaluate(DRAWN)
+    assert page.locator(".clock").text_content().startswith("0 / ")
+    page.keyboard.press("Shift+ArrowRight")
+    assert page.locator(".clock").text_content().startswith("10 / ")
+    reading = page.locator(".reading").first.text_content()
+    page.keyboard.press("Space")
+    wait_until(page, "Number(document.querySelector('.clock').textContent.split(' ')[0]) > 14")
+    page.keyboard.press("Space")
+    assert page.locator(".reading").first.text_content() != reading
+    box = page.locator(".plot canvas").first.bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 8, box["y"] + 50)
+    last = page.locator(".clock").text_content().split()
+    assert last[0] == last[2]
+
+
+def test_the_frame_shown_is_that_of_the_clock(page, folder):
+    page.locator(".episode").nth(2).click()
+    wait_until(page, LOADED)
+    for _ in range(7):
+        page.keyboard.press("ArrowRight")
+    with Workspace.open(folder) as ws:
+        reader = ws.reader("first")
+        _, start = reader.video_location(2, "front")
+    shown = page.evaluate("document.querySelector('video').currentTime")
+    assert int((shown - start) * reader.fps) == 7
+
+
+def test_a_label_survives_a_reload_and_is_undone(page):
+    page.locator(".episode").nth(3).click()
+    page.wait_for_selector(".plots canvas")
+    page.keyboard.press("f")
+    page.get_by_label("Class of the failure").fill("dropped")
+    page.get_by_role("button", name="Save").click()
+    page.locator(".labels li", has_text="dropped").wait_for()
+    page.keyboard.press("[")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("]")
+    page.get_by_label("Subtask of frames 0 to 10").fill("reach")
+    page.get_by_role("button", name="Save").click()
+    page.locator(".labels li", has_text="reach").wait_for()
+    page.reload()
+    page.locator(".labels li", has_text="dropped").wait_for()
+    assert page.locator(".title .chip.bad").text_content() == "failure"
+    for left in (2, 0):
+        page.keyboard.press("z")
+        wait_until(page, f"document.querySelectorAll('.labels li').length === {left}")
+
+
+def test_an_excluded_episode_is_found_and_included_again(page):
+    page.locator(".episode").nth(4).click()
+    page.wait_for_selector(".plots canvas")
+    page.keyboard.press("x")
+    page.get_by_label("Why is it excluded?").fill("blurry")
+    page.get_by_role("button", name="Save").click()
+    page.locator(".title .chip", has_text="excluded").wait_for()
+    visit(page, "/episodes?excluded=yes")
+    page.wait_for_selector(".episode")
+    assert page.locator(".episode").count() == 1
+    page.locator(".episode").first.click()
+    page.wait_for_selector(".plots canvas")
+    page.keyboard.press("x")
+    page.locator(".title .chip", has_text="excluded").wait_for(state="detached")
+
+
+def test_hostile_names_are_shown_as_text(page):
+    page.locator(".episode").nth(5).click()
+    page.wait_for_selector(".labels li")
+    assert HOSTILE in page.locator(".labels").text_content()
+    assert "<b>rule</b>" in page.locator(".labels").text_content()
+    visit(page, "/episodes?" + "task=" + HOSTILE)
+    page.wait_for_selector(".empty")
+
+
+def test_keys_move_in_the_list(page):
+    page.wait_for_selector("aside .filter")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".plots canvas")
+    assert "episode 1 ·" in page.locator(".title").text_content()
+    page.keyboard.press("n")
+    page.get_by_text("episode 2 ·").wait_for()
+    page.keyboard.press("?")
+    assert page.locator("dialog").is_visible()

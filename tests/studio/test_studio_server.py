@@ -1,0 +1,301 @@
+"""The studio's server: who is admitted, what it answers, and what it writes."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.quality import write_dataset
+from support.studio import Client, Server, studio_workspace
+from twinloop.catalog import Workspace
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return studio_workspace(tmp_path_factory.mktemp("studio") / "cell")
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with Server(folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return server.admit()
+
+
+@pytest.fixture(scope="module")
+def ids(client):
+    return [row["episode_id"] for row in client.get("/api/episodes")["rows"]]
+
+
+def test_nothing_is_shown_without_the_cookie(server, client, ids):
+    stranger = Client(server.port)
+    for path in (
+        "/",
+        "/episodes",
+        "/api/about",
+        "/api/episodes",
+        f"/media/{ids[0]}/front/0.jpg",
+        "/static/main.js",
+        "/x",
+    ):
+        assert stranger.ask("GET", path).status == 401, path
+        assert client.ask("GET", path).status == 200, path
+
+
+def test_a_token_works_once_and_a_wrong_one_never(server):
+    token = server.address.rpartition("/")[2]
+    assert Client(server.port).ask("GET", "/enter/" + token[:-1] + ("A" if token[-1] != "A" else "B")).status == 401
+    assert Client(server.port).ask("GET", "/enter/").status == 401
+    used = server.address
+    assert server.admit().ask("GET", "/api/about").status == 200
+    assert Client(server.port).ask("GET", "/enter/" + used.rpartition("/")[2]).status == 401
+    assert server.address != used
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1:1"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"},
+    ],
+)
+def test_other_pages_and_other_host_names_are_refused(client, headers):
+    assert client.ask("GET", "/api/about", headers=headers).status == 403
+    assert client.ask("POST", "/api/labels", b"{}", headers=headers).status == 403
+
+
+def test_a_link_from_another_page_opens_the_studio(client):
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert client.ask("GET", "/episodes", headers=link).status == 200
+    assert client.ask("POST", "/api/labels", b"{}", headers=link).status == 403
+
+
+def test_answers_forbid_scripts_of_others(client):
+    policy = client.ask("GET", "/").headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe-eval" not in policy.replace("wasm-unsafe-eval", "")
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../access.py", "/static/..%2faccess.py", "/static/%2e%2e/access.py", "/static//etc/passwd"]
+)
+def test_no_file_outside_its_folder_is_sent(client, path):
+    assert client.ask("GET", path).status == 404
+
+
+def test_unknown_cameras_frames_and_episodes_are_not_found(client, ids):
+    for path in (f"/media/{ids[0]}/..%2f..%2fmeta.mp4", f"/media/{ids[0]}/nose.mp4", f"/media/{ids[0]}/front/99999.jpg",
+                 f"/media/{'0' * 64}/front.mp4", "/api/episodes/..%2f..", f"/api/episodes/{'0' * 64}"):  # fmt: skip
+        assert client.ask("GET", path).status == 404, path
+
+
+def test_filters_become_sql_that_selects_the_same(client, ids):
+    by_filter = client.get("/api/episodes?outcome=no")
+    assert by_filter["total"] == 2
+    by_sql = client.get("/api/episodes", sql=by_filter["sql"])
+    assert [row["episode_id"] for row in by_sql["rows"]] == [row["episode_id"] for row in by_filter["rows"]]
+    assert client.get("/api/episodes?source=real&order=shortest")["total"] == len(ids)
+    assert client.get("/api/episodes?offset=1&limit=2")["rows"][0]["episode_id"] == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("sql=DELETE FROM episodes", "read"),
+        ("sql=SELECT 1", "episode_id"),
+        ("sql=SELECT * FROM nothing", "nothing"),
+        ("colour=red", "colour"),
+        ("order=random", "random"),
+        ("parameter=mass", "mass"),
+        ("offset=-1", "-1"),
+        ("limit=many", "many"),
+    ],
+)
+def test_a_wrong_question_gets_a_message(client, query, named):
+    answer = client.ask("GET", "/api/episodes?" + query.replace(" ", "%20"))
+    assert answer.status in (400, 404)
+    assert named in json.loads(answer.body)["message"]
+
+
+def test_a_value_with_quotes_is_no_sql(client):
+    assert client.get("/api/episodes", task="it's '; DROP TABLE episodes --")["total"] == 0
+
+
+def test_signals_are_those_of_the_dataset(client, folder, ids):
+    with Workspace.open(folder) as ws:
+        place = ws.locate(ids[1])
+        reader = ws.reader(place.batch)
+        measured = reader.array(place.index, "observation.state")
+    signals = {one["feature"]: one for one in client.get(f"/api/episodes/{ids[1]}/signals")["signals"]}
+    assert signals["observation.state"]["values"][0] == pytest.approx(measured[:, 0].tolist(), rel=1e-6)
+    assert len(signals["observation.state"]["names"]) == measured.shape[1]
+    assert "frame_index" not in signals
+
+
+def test_images_are_those_of_the_video(client, folder, ids):
+    with Workspace.open(folder) as ws:
+        place = ws.locate(ids[0])
+        stored = ws.reader(place.batch).images(place.index, "front", [0, 12, 30]).astype(float)
+    sent = np.asarray(Image.open(io.BytesIO(client.ask("GET", f"/media/{ids[0]}/front/12.jpg").body)), float)
+    errors = np.abs(sent - stored).mean(axis=(1, 2, 3))
+    assert np.argmin(errors) == 1
+    assert errors[1] < 6
+    small = Image.open(io.BytesIO(client.ask("GET", f"/media/{ids[0]}/front/12.jpg?width=32").body))
+    assert small.size == (32, 24)
+
+
+def test_videos_are_sent_in_parts(client, folder, ids):
+    whole = client.ask("GET", f"/media/{ids[0]}/front.mp4").body
+    part = client.ask("GET", f"/media/{ids[0]}/front.mp4", headers={"Range": "bytes=100-199"})
+    assert (part.status, part.body) == (206, whole[100:200])
+
+
+def test_labels_are_stored_and_undone(client, folder, ids):
+    reach = {"kind": "subtask", "value": "reach", "first_frame": 0, "last_frame": 9}
+    failed, succeeded = ({"kind": "success", "value": value} for value in ("no", "yes"))
+    first = client.post("/api/labels", {ids[2]: {"add": [failed, reach]}})
+    assert first == {ids[2]: {"add": [], "remove": [failed, reach]}}
+    with Workspace.open(folder) as ws:
+        rows = ws.query("SELECT kind, value, source, author FROM labels WHERE episode_id = ? ORDER BY kind", [ids[2]])
+    assert rows.to_pylist() == [
+        {"kind": "subtask", "value": "reach", "source": "hand", "author": "tester"},
+        {"kind": "success", "value": "no", "source": "hand", "author": "tester"},
+    ]
+    second = client.post("/api/labels", {ids[2]: {"add": [succeeded]}})
+    assert second == {ids[2]: {"add": [failed], "remove": [succeeded]}}
+    assert client.get(f"/api/episodes/{ids[2]}")["facts"]["labelled"] == "yes"
+    third = client.post("/api/labels", {ids[2]: {"remove": [reach]}})
+    for undo, left in ((third, 2), (second, 2), (first, 0)):
+        client.post("/api/labels", undo)
+        assert len(client.get(f"/api/episodes/{ids[2]}")["labels"]) == left
+
+
+def test_labels_that_are_given_at_once_are_all_kept(server, ids):
+    clients = [server.admit() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(
+            pool.map(
+                lambda n: clients[n].post("/api/labels", {ids[0]: {"add": [{"kind": "tag", "value": f"t{n}"}]}}),
+                range(8),
+            )
+        )
+    tags = {label["value"] for label in clients[0].get(f"/api/episodes/{ids[0]}")["labels"]}
+    assert tags == {f"t{n}" for n in range(8)}
+    clients[0].post("/api/labels", {ids[0]: {"remove": [{"kind": "tag", "value": tag} for tag in tags]}})
+
+
+def test_exclusion_hides_an_episode_and_keeps_it(client, ids):
+    undo = client.post("/api/labels", {ids[3]: {"excluded": "blurry"}})
+    assert undo[ids[3]]["excluded"] is None
+    assert client.get("/api/episodes")["total"] == len(ids) - 1
+    (row,) = client.get("/api/episodes?excluded=yes")["rows"]
+    assert (row["episode_id"], row["excluded"]) == (ids[3], "blurry")
+    assert client.post("/api/labels", undo)[ids[3]]["excluded"] == "blurry"
+    assert client.get("/api/episodes")["total"] == len(ids)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"add": [{"kind": "mood", "value": "good"}]},
+        {"add": [{"kind": "success", "value": "perhaps"}]},
+        {"add": [{"kind": "subtask", "value": "reach", "first_frame": 9, "last_frame": 2}]},
+        {"add": [{"kind": "subtask", "value": "reach", "first_frame": "0"}]},
+        {"add": [{"kind": "tag", "value": "x", "author": "somebody"}]},
+        {"add": [{"kind": "tag"}]},
+        {"add": "all"},
+        {"remove": [{"kind": "tag", "value": "kept"}, 3]},
+        {"excluded": None, "add": [{"kind": "mood", "value": "good"}]},
+    ],
+)
+def test_a_wrong_label_changes_nothing(client, ids, wrong):
+    undo = client.post("/api/labels", {ids[4]: {"add": [{"kind": "tag", "value": "kept"}]}})
+    client.post("/api/labels", {ids[4]: {"excluded": "kept"}})
+    answer = client.ask("POST", "/api/labels", json.dumps({ids[4]: wrong}).encode())
+    assert answer.status in (400, 404)
+    found = client.get(f"/api/episodes/{ids[4]}")
+    assert [label["value"] for label in found["labels"]] == ["kept"]
+    assert found["facts"]["excluded"] == "kept"
+    client.post("/api/labels", {ids[4]: {"excluded": None}})
+    client.post("/api/labels", undo)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a": 1}', b"\xff", b" " * (1 << 20) + b"{}", b"[" * 5000])
+def test_a_wrong_body_gets_a_message(client, body):
+    answer = client.ask("POST", "/api/labels", body)
+    assert answer.status == 400
+    assert json.loads(answer.body)["message"]
+
+
+def test_twenty_readers_at_a_time_get_their_answers(server, ids):
+    readers = [server.admit() for _ in range(20)]
+    start = threading.Barrier(20)
+
+    def read(reader: Client) -> int:
+        start.wait()
+        seen = [reader.get(f"/api/episodes/{name}")["facts"]["episode_id"] for name in ids]
+        return seen == ids and reader.get("/api/episodes")["total"] == len(ids)
+
+    with ThreadPoolExecutor(20) as pool:
+        assert all(pool.map(read, readers))
+
+
+def test_a_killed_server_loses_no_label(tmp_path):
+    folder = studio_workspace(tmp_path / "cell")
+    with Server(folder) as server:
+        client = server.admit()
+        ids = [row["episode_id"] for row in client.get("/api/episodes")["rows"]]
+        done = 0
+        stopped = threading.Event()
+
+        def write() -> None:
+            nonlocal done
+            while not stopped.is_set():
+                try:
+                    client.post("/api/labels", {ids[done % len(ids)]: {"add": [{"kind": "tag", "value": f"t{done}"}]}})
+                except (OSError, HTTPException):
+                    return
+                done += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        while done < 10:
+            assert writer.is_alive()
+            stopped.wait(0.01)
+        server.process.send_signal(signal.SIGKILL)
+        writer.join()
+        stopped.set()
+    with Workspace.open(folder) as ws:
+        stored = set(ws.query("SELECT value FROM label_history WHERE NOT retracted").column("value").to_pylist())
+    assert stored >= {f"t{number}" for number in range(done)}
+
+
+def test_a_dataset_outside_a_workspace_is_shown_and_not_changed(tmp_path):
+    dataset = write_dataset(tmp_path / "alone", episodes=2)
+    before = {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
+    with Server(dataset, environment={"XDG_CACHE_HOME": str(tmp_path / "cache")}) as server:
+        client = server.admit()
+        (first, _) = client.get("/api/episodes")["rows"]
+        client.post("/api/labels", {first["episode_id"]: {"add": [{"kind": "tag", "value": "kept"}]}})
+    with Server(dataset, environment={"XDG_CACHE_HOME": str(tmp_path / "cache")}) as server:
+        assert server.admit().get("/api/episodes?tag=kept")["total"] == 1
+    assert {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()} == before

@@ -1,0 +1,126 @@
+"""Run the studio as a user does, and ask it as a browser does."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from support.quality import write_dataset
+from twinloop.catalog import Workspace
+
+
+def studio_workspace(folder: Path) -> Path:
+    """A workspace with six episodes of two cameras, of which two failed."""
+    with Workspace.create(folder) as ws:
+        ws.add(write_dataset(folder / "data" / "first", episodes=6, failed=(1, 4)))
+    return folder
+
+
+class Server:
+    """The command `twinloop studio FOLDER`; a context manager.
+
+    Attributes:
+        address: the address for the next browser, as printed last.
+    """
+
+    def __init__(self, folder: Path, *words: str, environment: dict[str, str] | None = None) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "twinloop",
+            "studio",
+            str(folder),
+            "--no-browser",
+            "--port",
+            "0",
+            "--author",
+            "tester",
+        ]
+        self.process = subprocess.Popen(
+            [*command, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self._printed: queue.Queue[str] = queue.Queue()
+        self._lines: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+        self.address = self._next_address()
+        self.port = int(re.search(r":(\d+)/", self.address)[1])  # type: ignore[index]
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.append(line)
+            for address in re.findall(r"http://\S+", line):
+                self._printed.put(address)
+
+    def _next_address(self) -> str:
+        try:
+            return self._printed.get(timeout=60)
+        except queue.Empty:
+            raise AssertionError("no address was printed: " + "".join(self._lines)) from None
+
+    def admit(self) -> Client:
+        """Return a client that used the printed address."""
+        client = Client(self.port)
+        answer = client.ask("GET", "/enter/" + self.address.rpartition("/")[2])
+        assert (answer.status, answer.headers["location"]) == (303, "/")
+        client.cookie = answer.headers["set-cookie"].partition(";")[0]
+        assert "httponly" in answer.headers["set-cookie"].lower()
+        self.address = self._next_address()
+        return client
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Client:
+    """A browser without pages: it sends its cookie and reads answers."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.cookie = port, ""
+
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, {"Cookie": self.cookie, **(headers or {})})
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **query: str) -> Any:
+        answer = self.ask("GET", f"{path}?{urlencode(query)}" if query else path)
+        assert answer.status == 200, answer.body
+        return json.loads(answer.body)
+
+    def post(self, path: str, value: Any) -> Any:
+        answer = self.ask("POST", path, json.dumps(value).encode())
+        assert answer.status == 200, answer.body
+        return json.loads(answer.body)
