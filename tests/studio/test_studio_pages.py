@@ -191,3 +191,16 @@ def test_keys_move_in_the_list(page):
     page.get_by_text("episode 2 ·").wait_for()
     page.keyboard.press("?")
     assert page.locator("dialog").is_visible()
+
+
+def test_a_run_shows_its_report_and_its_command(page):
+    page.get_by_role("link", name="Runs").click()
+    page.wait_for_selector(".run")
+    assert page.locator(".run").count() == 3
+    page.locator(".run", has_text="gate").get_by_text("a check said no").wait_for()
+    page.get_by_role("link", name="gap 1").click()
+    wait_until(page, "document.querySelectorAll('.run').length === 1")
+    page.locator(".run").click()
+    page.frame_locator("iframe.report").get_by_text("All is well.").wait_for()
+    assert page.locator(".command code").text_content() == "twinloop gap --data 'data/it'\\''s here'"
+    assert "0.25 [0.125, 0.5]" in page.locator(".tree").text_content()

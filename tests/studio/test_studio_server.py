@@ -246,6 +246,30 @@ def test_a_wrong_body_gets_a_message(client, body):
     assert json.loads(answer.body)["message"]
 
 
+def test_runs_are_listed_newest_first(client):
+    listed = client.get("/api/runs")
+    assert [run["verb"] for run in listed["rows"]] == ["export", "gate", "gap"]
+    assert [run["exit_code"] for run in listed["rows"]] == [0, 1, 0]
+    assert {one["value"]: one["n"] for one in listed["verbs"]} == {"export": 1, "gate": 1, "gap": 1}
+    assert client.get("/api/runs?verb=gap")["total"] == 1
+    run = client.get(f"/api/runs/{listed['rows'][2]['run_id']}")
+    assert (run["command"], run["report"]) == (["twinloop", "gap", "--data", "data/it's here"], True)
+    assert run["result"]["error"]["estimate"] == 0.25
+    assert client.ask("GET", "/api/runs/01XX").status == 404
+
+
+def test_a_report_is_confined_and_only_one_of_the_workspace_is_sent(client):
+    export, _, gap = client.get("/api/runs")["rows"]
+    answer = client.ask("GET", f"/reports/{gap['run_id']}.html")
+    assert b"All is well." in answer.body
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox allow-scripts")
+    assert "same-origin" not in policy
+    assert "default-src 'none'" in policy
+    assert not export["report"]
+    assert client.ask("GET", f"/reports/{export['run_id']}.html").status == 400
+
+
 def test_twenty_readers_at_a_time_get_their_answers(server, ids):
     readers = [server.admit() for _ in range(20)]
     start = threading.Barrier(20)

@@ -11,18 +11,31 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from support.quality import write_dataset
 from twinloop.catalog import Workspace
+from twinloop.report.page import ReportPage
 
 
 def studio_workspace(folder: Path) -> Path:
-    """A workspace with six episodes of two cameras, of which two failed."""
+    """A workspace with six episodes of two cameras, of which two failed, and three runs, one with a report."""
     with Workspace.create(folder) as ws:
         ws.add(write_dataset(folder / "data" / "first", episodes=6, failed=(1, 4)))
+        began = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+        report = folder / "runs" / "gap" / "report.html"
+        ReportPage("Gap of a twin").text("All is well.").write(report)
+        interval = {"estimate": 0.25, "low": 0.125, "high": 0.5}
+        words = ["gap", "--data", "data/it's here"]
+        ws.record_run(
+            "gap", report.parent, {"error": interval, "exit_code": 0}, began, began + timedelta(minutes=3), words
+        )
+        ws.record_run("gate", None, {"passed": False, "exit_code": 1}, began, began + timedelta(seconds=2), ["gate"])
+        ws.record_run("export", folder.parent, {"exit_code": 0}, began, began, ["export", str(folder.parent)])
+    (folder.parent / "report.html").write_text("<script>alert(1)</script>")
     return folder
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
-from starlette.datastructures import Headers  # pyright: ignore[reportMissingImports]
+from starlette.datastructures import Headers, MutableHeaders  # pyright: ignore[reportMissingImports]
 from starlette.responses import PlainTextResponse, RedirectResponse, Response  # pyright: ignore[reportMissingImports]
 
 ENTER = "/enter/"  # followed by the token
@@ -100,11 +100,10 @@ def _with_headers(send: Any) -> Any:
 
     async def forward(message: Any) -> None:
         if message["type"] == "http.response.start":
-            message = dict(message)
-            message["headers"] = [
-                *message.get("headers", ()),
-                *((name.encode("latin-1"), value.encode("latin-1")) for name, value in _HEADERS.items()),
-            ]
+            headers = MutableHeaders(raw=list(message.get("headers", ())))
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+            message = {**message, "headers": headers.raw}
         await send(message)
 
     return forward

@@ -22,11 +22,15 @@ from starlette.staticfiles import StaticFiles  # pyright: ignore[reportMissingIm
 from twinloop import __version__
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.studio import episode, episode_list, labelling
+from twinloop.studio import episode, episode_list, labelling, runs
 from twinloop.studio.data import StudioData
 
 STATIC = resources.files("twinloop.studio") / "static"
 _LONGEST = 1 << 20  # bytes of a request's body
+_REPORT_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:; frame-ancestors 'self'"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -53,10 +57,15 @@ class Studio:
                 Route("/api/words", _answering(lambda _: episode.list_words(self._data))),
                 Route("/api/episodes/{id}", _answering(self.describe_episode)),
                 Route("/api/episodes/{id}/signals", _answering(self.read_signals)),
+                Route("/api/runs", _answering(self.list_runs)),
+                Route(
+                    "/api/runs/{id}", _answering(lambda given: runs.describe_run(self._data, given.path_params["id"]))
+                ),
+                Route("/reports/{id}.html", _answering(self.show_report)),
                 Route("/api/labels", self.write_labels, methods=["POST"]),
                 Route("/media/{id}/{camera}/{frame:int}.jpg", _answering(self.read_frame)),
                 Route("/media/{id}/{camera}.mp4", _answering(self.find_video)),
-                *(Route(f"/{folder}/{{rest:path}}", _refuse_unknown) for folder in ("api", "media")),
+                *(Route(f"/{folder}/{{rest:path}}", _refuse_unknown) for folder in ("api", "media", "reports")),
                 Mount("/static", StaticFiles(directory=str(STATIC))),
                 Route("/{page:path}", _show_page),
             ]
@@ -106,6 +115,16 @@ class Studio:
         """Return the requested part of a video file."""
         given = request.path_params
         return FileResponse(str(episode.find_video(self._data, given["id"], given["camera"])), media_type="video/mp4")
+
+    def list_runs(self, request: Request) -> dict[str, Any]:
+        """Return the recorded runs, newest first."""
+        given = request.query_params
+        return runs.list_runs(self._data, given.get("verb", ""), offset=_parse_count(given.get("offset", "0")))
+
+    def show_report(self, request: Request) -> Response:
+        """Return the report of a run, confined so that its scripts reach neither this server nor any other."""
+        path = runs.find_report(self._data, request.path_params["id"])
+        return FileResponse(str(path), media_type="text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
 
     async def write_labels(self, request: Request) -> Response:
         """Change what the user says of episodes; return the change that undoes it."""

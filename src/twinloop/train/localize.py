@@ -328,8 +328,7 @@ def train_network(
         load_optimizer_tensors(optimizer, checkpoint.tensor_group("optimizer"))
         begin, recent = int(checkpoint.facts["step"]), torch.tensor(checkpoint.facts["loss"], dtype=torch.float32)
     localizer.train()
-    with show_progress(label="training", total=config.steps) as advance:
-        advance(begin)
+    with show_progress(label="training", total=config.steps, done=begin) as advance:
         for step in range(begin, config.steps):
             chance = generator(config.seed, "localize/batches", step)
             torch_chance = torch.Generator().manual_seed(int(chance.integers(2**63)))
@@ -504,11 +503,11 @@ class LocalizeRun:
             for first in range(0, self.config.worlds, _PART)
         ]
         missing = [job for job in jobs if not job.path.exists()]
+        done = self.config.worlds - sum(len(job.worlds) for job in missing)
         with (
             LocalProcesses(min(self.workers, len(missing))) as engine,
-            show_progress(label="images of worlds", total=self.config.worlds) as advance,
+            show_progress(label="images of worlds", total=self.config.worlds, done=done) as advance,
         ):
-            advance(self.config.worlds - sum(len(job.worlds) for job in missing))
             for job, _ in engine.map(take_images, missing):
                 advance(len(job.worlds))
         return ImageSamples.join([ImageSamples.load(job.path) for job in jobs])

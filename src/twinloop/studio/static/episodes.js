@@ -74,7 +74,7 @@ function drawParameters(values, query, address, go) {
 }
 
 function drawSql(list, go) {
-  const text = h("textarea", { id: "sql", spellcheck: false, rows: Math.min(8, list.sql.split("\n").length), value: list.sql, "aria-label": "SQL that selects the episodes" });
+  const text = h("textarea", { id: "sql", spellcheck: false, rows: Math.min(8, list.sql.split("\n").length), "aria-label": "SQL that selects the episodes" });
   const run = () => go(`/episodes?${new URLSearchParams({ sql: text.value })}`);
   text.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); } });
   text.value = list.sql;

@@ -5,12 +5,15 @@ import { empty, fill, h } from "./dom.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
 import { openHelp } from "./help.js";
+import { showRun, showRuns } from "./runs.js";
 
 const PAGES = [
   { path: /^\/(episodes)?$/, show: showEpisodes, title: "Episodes" },
   { path: /^\/episodes\/([^/]+)$/, show: showEpisode, title: "Episode" },
+  { path: /^\/runs$/, show: showRuns, title: "Runs" },
+  { path: /^\/runs\/([^/]+)$/, show: showRun, title: "Run" },
 ];
-const LINKS = [["Episodes", "/episodes"]];
+const LINKS = [["Episodes", "/episodes"], ["Runs", "/runs"]];
 
 let leave = null;
 let about = {};
@@ -46,7 +49,7 @@ function drawBar() {
     document.getElementById("bar"),
     h("a", { class: "name", href: "/episodes", title: about.folder }, about.name ?? "twinloop"),
     h("nav", { "aria-label": "Pages" }, LINKS.map(([label, path]) =>
-      h("a", { href: path, "aria-current": location.pathname.startsWith(path) || location.pathname === "/" ? "page" : null }, label))),
+      h("a", { href: path, "aria-current": location.pathname.startsWith(path) || (location.pathname === "/" && path === "/episodes") ? "page" : null }, label))),
     h("button", { class: "quiet", title: "Keys (?)", onclick: openHelp }, "?"),
   );
 }

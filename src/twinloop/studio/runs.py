@@ -1,0 +1,90 @@
+"""List the recorded runs of a workspace, and describe one: its command, its results and its report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.studio.data import StudioData
+
+REPORT = "report.html"
+_LISTED = 200
+
+
+def list_runs(data: StudioData, verb: str, *, offset: int) -> dict[str, Any]:
+    """Return runs, newest first, and the number of runs of each command.
+
+    Args:
+        data: the workspace.
+        verb: list only runs of this command; empty for all.
+        offset: number of newer runs before the page.
+    """
+    where = "WHERE verb = $verb" if verb else ""
+    given = {"verb": verb} if verb else {}
+    sql = f"SELECT run_id, verb, folder, arguments, started, ended, result FROM runs {where}"  # noqa: S608 - ours
+    rows = data.rows(f"{sql} ORDER BY run_id DESC LIMIT {_LISTED} OFFSET {offset}", given)
+    return {
+        "verbs": data.rows("SELECT verb AS value, count(*) AS n FROM runs GROUP BY 1 ORDER BY 2 DESC, 1"),
+        "total": data.rows(f"SELECT count(*) AS n FROM runs {where}", given)[0]["n"],  # noqa: S608 - ours
+        "offset": offset,
+        "rows": [_describe(data, row) for row in rows],
+    }
+
+
+def describe_run(data: StudioData, run_id: str) -> dict[str, Any]:
+    """Return one run with its whole result.
+
+    Raises:
+        UnknownNameError: If no run has this id.
+    """
+    row = _find(data, run_id)
+    return {**_describe(data, row), "result": _parse(row["result"], {})}
+
+
+def find_report(data: StudioData, run_id: str) -> Path:
+    """Return the report page that a run wrote.
+
+    Raises:
+        UnknownNameError: If no run has this id.
+        InputError: If the run wrote no report, or its folder is gone.
+    """
+    folder = _find_folder(data, _find(data, run_id))
+    if folder is None or not (folder / REPORT).is_file():
+        raise InputError(f"Run {run_id} has no report, or its folder was removed.")
+    return folder / REPORT
+
+
+def _find(data: StudioData, run_id: str) -> dict[str, Any]:
+    rows = data.rows("SELECT * FROM runs WHERE run_id = ?", [run_id])
+    if not rows:
+        newest = [row["run_id"] for row in data.rows("SELECT run_id FROM runs ORDER BY run_id DESC LIMIT 5")]
+        raise UnknownNameError("run", run_id, newest, where=str(data.workspace.root))
+    return rows[0]
+
+
+def _find_folder(data: StudioData, row: dict[str, Any]) -> Path | None:
+    """Return the output folder of a run; None if it wrote none, or one outside the workspace or in an object store."""
+    if not row["folder"] or "://" in row["folder"]:
+        return None
+    folder = (data.workspace.root / row["folder"]).resolve()
+    return folder if folder.is_relative_to(data.workspace.root.resolve()) and folder.is_dir() else None
+
+
+def _describe(data: StudioData, row: dict[str, Any]) -> dict[str, Any]:
+    folder, result = _find_folder(data, row), _parse(row["result"], {})
+    return {
+        **{name: row[name] for name in ("run_id", "verb", "folder", "started", "ended")},
+        "command": ["twinloop", *map(str, _parse(row["arguments"], []))],
+        "exit_code": result.get("exit_code") if isinstance(result, dict) else None,
+        "report": folder is not None and (folder / REPORT).is_file(),
+    }
+
+
+def _parse(text: str, empty: Any) -> Any:
+    """Return the value of a JSON text, or ``empty`` for a text that another program damaged."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return empty
