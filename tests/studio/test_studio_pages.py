@@ -25,6 +25,13 @@ DRAWN = """(() => {
     const { width, height } = document.querySelector("canvas");
     return document.querySelector("canvas").getContext("2d").getImageData(0, 0, width, height).data.some(Boolean);
 })()"""
+TWICE = """(() => {
+    const field = document.getElementById("sql");
+    for (const least of [3, 2]) {
+        field.value = `SELECT episode_id FROM episodes WHERE episode_index > ${least} -- twice`;
+        field.form.requestSubmit();
+    }
+})()"""
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -69,7 +76,7 @@ def page(browser, server):
 
 def is_problem(message) -> bool:
     """Return whether a script printed an error; answers that refuse a question are shown in the page."""
-    return message.type == "error" and "/api/episodes?sql=" not in message.location["url"]
+    return message.type == "error" and "/api/episodes" not in message.location["url"]
 
 
 def wait_until(page, condition: str) -> None:
@@ -90,14 +97,14 @@ def test_the_list_filters_and_shows_its_sql(page):
     wait_until(page, "document.querySelectorAll('.episode').length === 2")
     assert "outcome=no" in page.url
     assert "'no'" in page.locator("#sql").input_value()
-    page.locator("#sql").fill("SELECT episode_id FROM episodes WHERE episode_index > 3")
-    page.get_by_role("button", name="Run").click()
-    wait_until(page, "document.getElementById('total').textContent === '2 episodes'")
+    page.evaluate(TWICE)  # the answer to the first question must not replace that to the second
+    wait_until(page, "document.getElementById('total').textContent === '3 episodes'")
+    wait_until(page, "document.getElementById('sql').value.endsWith('twice')")
     page.locator("#sql").fill("SELECT nonsense FROM episodes")
     page.get_by_role("button", name="Run").click()
     page.get_by_role("alert").filter(has_text="nonsense").wait_for()
     page.go_back()
-    wait_until(page, "document.querySelectorAll('.episode').length === 2")
+    wait_until(page, "document.querySelectorAll('.episode').length === 3")
 
 
 def test_an_episode_plays_and_its_cursor_follows(page):
@@ -204,3 +211,27 @@ def test_a_run_shows_its_report_and_its_command(page):
     page.frame_locator("iframe.report").get_by_text("All is well.").wait_for()
     assert page.locator(".command code").text_content() == "twinloop gap --data 'data/it'\\''s here'"
     assert "0.25 [0.125, 0.5]" in page.locator(".tree").text_content()
+
+
+def test_versions_policies_and_releases_have_pages(page):
+    bar = page.locator("#bar")
+    bar.get_by_role("link", name="Datasets").click()
+    page.get_by_text("added 1 · removed 0").wait_for()
+    page.get_by_label("Later version").select_option("good@1")
+    page.get_by_text("added 0 · removed 0").wait_for()
+    page.get_by_role("link", name="good@1").click()
+    wait_until(page, "document.querySelectorAll('.episode').length === 4")
+    bar.get_by_role("link", name="Policies").click()
+    page.get_by_text("first is better than 222222222222").wait_for()
+    assert page.locator(".rate").count() == 4
+    bar.get_by_role("link", name="Releases").click()
+    page.get_by_text("entries is intact").wait_for()
+    page.locator(".decision").first.click()
+    page.locator(".decision td", has_text="planted").first.wait_for()
+
+
+def test_an_unknown_page_says_so(page):
+    visit(page, "/nothing")
+    page.get_by_text("No such page").wait_for()
+    visit(page, "/episodes/" + "0" * 64)
+    page.get_by_text("cannot be shown").wait_for()

@@ -16,6 +16,7 @@ from PIL import Image
 from support.quality import write_dataset
 from support.studio import Client, Server, studio_workspace
 from twinloop.catalog import Workspace
+from twinloop.stats.proportion import clopper_pearson
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -268,6 +269,46 @@ def test_a_report_is_confined_and_only_one_of_the_workspace_is_sent(client):
     assert "default-src 'none'" in policy
     assert not export["report"]
     assert client.ask("GET", f"/reports/{export['run_id']}.html").status == 400
+
+
+def test_versions_of_datasets_and_their_difference(client, ids):
+    second, first = client.get("/api/datasets")
+    assert (first["version"], first["episodes"], first["note"]) == (1, 4, "the first look")
+    assert first["content"][0]["succeeded"] == 4
+    changed = client.get("/api/datasets/difference", one="good@1", other="good@2")
+    assert (changed["added"], changed["removed"]) == ([ids[4]], [])
+    assert client.get("/api/datasets/difference", one="good@2", other="good@1")["removed"] == [ids[4]]
+    assert client.ask("GET", "/api/datasets/difference?one=good@1&other=good@9").status == 404
+    assert client.ask("GET", "/api/datasets/difference?one=good@1").status == 400
+    assert second["sql"].endswith("<> 1")
+
+
+def test_policies_have_exact_intervals_and_are_compared_in_pairs(client):
+    found = client.get("/api/policies")
+    assert [row["name"] for row in found["policies"]] == ["first"]
+    rates = {(row["policy"][0], row["condition"]): row for row in found["rates"]}
+    assert (rates["1", "dark"]["succeeded"], rates["1", "dark"]["n"]) == (15, 20)
+    interval = clopper_pearson(15, 20)
+    assert rates["1", "dark"]["rate"]["low"] == pytest.approx(float(interval.low))
+    compared = client.get("/api/policies/comparison", a="1" * 64, b="2" * 64, suite="nominal")
+    assert (compared["pairs"], compared["counts"]["only_a"], compared["counts"]["only_b"]) == (40, 18, 0)
+    assert compared["answer"] == "better"
+    assert compared["interval"]["low"] < 18 / 40 < compared["interval"]["high"]
+    assert client.ask("GET", f"/api/policies/comparison?a={'1' * 64}&b=x&suite=nominal").status == 400
+
+
+def test_releases_show_decisions_and_a_changed_log(tmp_path):
+    folder = studio_workspace(tmp_path / "cell")
+    with Server(folder) as server:
+        client = server.admit()
+        found = client.get("/api/releases")
+        assert {row["alias"]: row["policy"] for row in found["aliases"]}["champion"] == "pick@2"
+        assert [row["candidate"] for row in found["decisions"]] == ["pick@3", "pick@2", "pick@1"]
+        assert found["decisions"][0]["record"]["rules"][0]["reason"] == "planted"
+        assert found["faults"] == []
+        (folder / "policies" / "audit-head.json").unlink()
+        (fault,) = client.get("/api/releases")["faults"]
+        assert "missing" in fault
 
 
 def test_twenty_readers_at_a_time_get_their_answers(server, ids):

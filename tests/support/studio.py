@@ -16,14 +16,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pyarrow as pa
+
 from support.quality import write_dataset
+from support.releases import released
 from twinloop.catalog import Workspace
 from twinloop.report.page import ReportPage
 
 
 def studio_workspace(folder: Path) -> Path:
-    """A workspace with six episodes of two cameras, of which two failed, and three runs, one with a report."""
-    with Workspace.create(folder) as ws:
+    """A workspace with everything that the studio shows.
+
+    There are six episodes of two cameras, of which two failed; three runs, one with a report; two versions of a
+    dataset; a trained policy and one without data, with 40 trials each; and the releases of `support.releases`.
+    """
+    with Workspace.open(released(folder)) as ws:
         ws.add(write_dataset(folder / "data" / "first", episodes=6, failed=(1, 4)))
         began = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
         report = folder / "runs" / "gap" / "report.html"
@@ -35,8 +42,30 @@ def studio_workspace(folder: Path) -> Path:
         )
         ws.record_run("gate", None, {"passed": False, "exit_code": 1}, began, began + timedelta(seconds=2), ["gate"])
         ws.record_run("export", folder.parent, {"exit_code": 0}, began, began, ["export", str(folder.parent)])
+        first = ws.freeze("good", "SELECT episode_id FROM episodes WHERE success", note="the first look")
+        ws.freeze("good", "SELECT episode_id FROM episodes WHERE episode_index <> 1")
+        ws.record_policy("1" * 64, "first", first.hash)
+        ws.append("evaluations", trials({"1" * 64: 30, "2" * 64: 12}), run_id="planted")
     (folder.parent / "report.html").write_text("<script>alert(1)</script>")
     return folder
+
+
+def trials(successes: dict[str, int]) -> pa.Table:
+    """Forty trials of each policy in the same worlds, the first of which succeed."""
+    rows = [
+        {
+            "policy": policy,
+            "suite": "nominal",
+            "trial": f"t{n:02d}",
+            "source": "sim",
+            "success": n < won,
+            "condition": half,
+        }
+        for policy, won in successes.items()
+        for n in range(40)
+        for half in [("dark", "bright")[n % 2]]
+    ]
+    return pa.Table.from_pylist(rows)
 
 
 class Server:

@@ -11,9 +11,9 @@ If they differ by the margin or more, the probability that they are ever called 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ FIRST_BATCH = 32  # pairs in the first batch; a later batch is as large as all b
 MAX_BATCH = 256
 
 Flags = NDArray[np.bool_]
+Outcomes: TypeAlias = Mapping[tuple[str, str], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,10 +261,7 @@ def is_decided(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> boo
 def compare_stored(
     a: Evaluation, b: Evaluation, *, alpha: float = 0.05, margin: float | None = None, seed: int = 0
 ) -> PairedComparison:
-    """Compare two stored evaluations by the trials that they have in common, in a random order.
-
-    ``fixed_p_value`` of the result is McNemar's p-value, which is valid here because the number of trials is fixed in
-    advance. The sequential test is valid too, but needs more trials for a decision.
+    """Compare two stored evaluations by the trials that they have in common; see `compare_shared`.
 
     Args:
         a: Evaluation of the first policy.
@@ -276,16 +274,47 @@ def compare_stored(
         InputError: If domain (simulated or real), suite, run seed, twin or task differ, or no trial is common to both.
     """
     _check_comparable(a, b)
-    first, second = _read_outcomes(a), _read_outcomes(b)
+    names = _make_names_distinct(a.policy, b.policy)
+    sides = _read_outcomes(a), _read_outcomes(b)
+    return compare_shared(*sides, names=names, suite=a.suite, alpha=alpha, margin=margin, seed=seed)
+
+
+def compare_shared(
+    first: Outcomes,
+    second: Outcomes,
+    *,
+    names: tuple[str, str],
+    suite: str,
+    alpha: float = 0.05,
+    margin: float | None = None,
+    seed: int = 0,
+) -> PairedComparison:
+    """Compare two policies by the trials that they have in common, in a random order.
+
+    The stored order will not do: conditions follow each other in it, and the test needs pairs that are alike.
+    ``fixed_p_value`` of the result is McNemar's p-value, which is valid here because the number of trials is fixed in
+    advance. The sequential test is valid too, but needs more trials for a decision.
+
+    Args:
+        first: Outcomes of the first policy, by slice and trial.
+        second: Outcomes of the second policy.
+        names: Names of both policies.
+        suite: Name of the suite for messages.
+        alpha: Probability of a wrong decision.
+        margin: Largest difference of success rates that counts as equivalent; None to test only for a difference.
+        seed: Seed of the order of the trials.
+
+    Raises:
+        InputError: If no trial is common to both.
+    """
     shared = [key for key in first if key in second]
     if not shared:
         raise InputError(
-            f"{a.policy} and {b.policy} have no trial in common in {a.suite}. Evaluate both with the same slices, or "
+            f"{names[0]} and {names[1]} have no trial in common in {suite}. Evaluate both with the same slices, or "
             "compare them unpaired: `twinloop gap compare`."
         )
     keys = [shared[i] for i in generator(seed, "compare/stored").permutation(len(shared))]
     flags = [np.array([side[key] for key in keys]) for side in (first, second)]
-    names = _make_names_distinct(a.policy, b.policy)
     return compare_outcomes(
         flags[0], flags[1], names=names, alpha=alpha, margin=margin, slices=[key[0] for key in keys]
     )
@@ -308,7 +337,7 @@ def _check_comparable(a: Evaluation, b: Evaluation) -> None:
         )
 
 
-def _read_outcomes(evaluation: Evaluation) -> dict[tuple[str, str], bool]:
+def _read_outcomes(evaluation: Evaluation) -> Outcomes:
     rows = evaluation.trials.select(["slice", "trial", "success", "valid"]).to_pydict()
     return {(name, trial): won and valid for name, trial, won, valid in zip(*rows.values(), strict=True)}
 

@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles  # pyright: ignore[reportMissingIm
 from twinloop import __version__
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.studio import episode, episode_list, labelling, runs
+from twinloop.studio import decisions, episode, episode_list, labelling, runs
 from twinloop.studio.data import StudioData
 
 STATIC = resources.files("twinloop.studio") / "static"
@@ -57,6 +57,11 @@ class Studio:
                 Route("/api/words", _answering(lambda _: episode.list_words(self._data))),
                 Route("/api/episodes/{id}", _answering(self.describe_episode)),
                 Route("/api/episodes/{id}/signals", _answering(self.read_signals)),
+                Route("/api/datasets", _answering(lambda _: decisions.list_datasets(self._data))),
+                Route("/api/datasets/difference", _answering(self.compare_datasets)),
+                Route("/api/policies", _answering(lambda _: decisions.list_policies(self._data))),
+                Route("/api/policies/comparison", _answering(self.compare_policies)),
+                Route("/api/releases", _answering(lambda _: decisions.describe_releases(self._data))),
                 Route("/api/runs", _answering(self.list_runs)),
                 Route(
                     "/api/runs/{id}", _answering(lambda given: runs.describe_run(self._data, given.path_params["id"]))
@@ -116,6 +121,14 @@ class Studio:
         given = request.path_params
         return FileResponse(str(episode.find_video(self._data, given["id"], given["camera"])), media_type="video/mp4")
 
+    def compare_datasets(self, request: Request) -> dict[str, Any]:
+        """Return the difference of two dataset versions."""
+        return decisions.compare_datasets(self._data, *_read_words(request, "one", "other"))
+
+    def compare_policies(self, request: Request) -> dict[str, Any]:
+        """Return the paired comparison of two policies on a suite."""
+        return decisions.compare_policies(self._data, *_read_words(request, "a", "b", "suite"))
+
     def list_runs(self, request: Request) -> dict[str, Any]:
         """Return the recorded runs, newest first."""
         given = request.query_params
@@ -168,6 +181,13 @@ def _parse_count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 12:
         raise InputError(f"{text[:20]!r} is not a count. Give a number from 0 upwards.")
     return int(text)
+
+
+def _read_words(request: Request, *names: str) -> list[str]:
+    missing = [name for name in names if not request.query_params.get(name)]
+    if missing:
+        raise InputError(f"The address lacks {', '.join(missing)}.")
+    return [request.query_params[name] for name in names]
 
 
 def _read_sql(given: dict[str, str]) -> str:

@@ -13,7 +13,8 @@ async function ask(address, options) {
   let response;
   try {
     response = await fetch(address, options);
-  } catch {
+  } catch (error) {
+    if (options?.signal?.aborted) throw error;
     throw new Refused("The studio does not answer. Is `twinloop studio` still running?");
   }
   return read(response);

@@ -15,7 +15,7 @@ export const LIST = "twinloop-list"; // ids of the list that was shown last, for
 export async function showEpisodes(page, { go, signal }) {
   const query = Object.fromEntries(new URLSearchParams(location.search));
   const list = await get("/api/episodes", { ...query, limit: PER_PAGE }, signal)
-    .catch((error) => ({ problem: error.message, sql: query.sql ?? "", rows: [], total: 0, offset: 0 }));
+    .catch((error) => signal.aborted ? Promise.reject(error) : ({ problem: error.message, sql: query.sql ?? "", rows: [], total: 0, offset: 0 }));
   const address = (changed) => {
     const kept = { ...query, ...changed };
     if (!("offset" in changed)) delete kept.offset;

@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { empty, fill, h } from "./dom.js";
+import { showDatasets, showPolicies, showReleases } from "./decisions.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
 import { openHelp } from "./help.js";
@@ -10,10 +11,13 @@ import { showRun, showRuns } from "./runs.js";
 const PAGES = [
   { path: /^\/(episodes)?$/, show: showEpisodes, title: "Episodes" },
   { path: /^\/episodes\/([^/]+)$/, show: showEpisode, title: "Episode" },
+  { path: /^\/datasets$/, show: showDatasets, title: "Datasets" },
+  { path: /^\/policies$/, show: showPolicies, title: "Policies" },
+  { path: /^\/releases$/, show: showReleases, title: "Releases" },
   { path: /^\/runs$/, show: showRuns, title: "Runs" },
   { path: /^\/runs\/([^/]+)$/, show: showRun, title: "Run" },
 ];
-const LINKS = [["Episodes", "/episodes"], ["Runs", "/runs"]];
+const LINKS = [["Episodes", "/episodes"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Runs", "/runs"]];
 
 let leave = null;
 let about = {};

@@ -1,0 +1,125 @@
+"""Describe what was decided from episodes: dataset versions, policies with their success, and releases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from twinloop.catalog import audit
+from twinloop.core.errors import UnknownNameError
+from twinloop.evaluate.comparison import compare_shared
+from twinloop.stats.proportion import clopper_pearson
+from twinloop.studio.data import StudioData
+
+_VERSIONS = "SELECT name, version, hash, sql, episodes, created, note FROM datasets ORDER BY name, version DESC"
+_CONTENT = """
+    SELECT d.name, d.version, e.source, coalesce(sum(e.duration_s), 0) AS duration_s, count(*) AS n,
+        count(*) FILTER (e.success) AS succeeded
+    FROM dataset_episodes d JOIN (SELECT DISTINCT ON (episode_id) * FROM places) e USING (episode_id) GROUP BY ALL"""
+_DIFFERENCE = """
+    WITH a AS (SELECT episode_id FROM dataset_episodes WHERE name = $a AND version = $av),
+        b AS (SELECT episode_id FROM dataset_episodes WHERE name = $b AND version = $bv)
+    SELECT 'added' AS change, episode_id FROM b ANTI JOIN a USING (episode_id)
+    UNION ALL SELECT 'removed', episode_id FROM a ANTI JOIN b USING (episode_id) ORDER BY 1, 2"""
+
+
+def list_datasets(data: StudioData) -> list[dict[str, Any]]:
+    """Return all dataset versions, with the number, duration and successes of their episodes by source."""
+    content: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in data.rows(_CONTENT):
+        content.setdefault((row.pop("name"), row.pop("version")), []).append(row)
+    return [{**row, "content": content.get((row["name"], row["version"]), [])} for row in data.rows(_VERSIONS)]
+
+
+def compare_datasets(data: StudioData, one: str, other: str) -> dict[str, Any]:
+    """Return the ids of the episodes that were added and removed from one dataset version to another.
+
+    Args:
+        data: the workspace.
+        one: the earlier version, as NAME@VERSION.
+        other: the later version.
+
+    Raises:
+        UnknownNameError: If there is no such version.
+    """
+    (a, av), (b, bv) = (_find_dataset(data, text) for text in (one, other))
+    rows = data.rows(_DIFFERENCE, {"a": a, "av": av, "b": b, "bv": bv}, most=1_000_000)
+    changes = {kind: [row["episode_id"] for row in rows if row["change"] == kind] for kind in ("added", "removed")}
+    return {"one": one, "other": other, **changes}
+
+
+def _find_dataset(data: StudioData, text: str) -> tuple[str, int]:
+    known = {f"{row['name']}@{row['version']}": (row["name"], row["version"]) for row in data.rows(_VERSIONS)}
+    if text not in known:
+        raise UnknownNameError("dataset version", text, known, where=str(data.workspace.root))
+    return known[text]
+
+
+_POLICIES = "SELECT policy, name, base, created, extra FROM policies ORDER BY created DESC"
+_TRAINED = "SELECT policy, dataset, said FROM policy_datasets"
+_RATES = """
+    SELECT policy, suite, coalesce(condition, '') AS condition, source, count(*) AS n,
+        count(*) FILTER (success) AS succeeded
+    FROM latest_evaluations WHERE success IS NOT NULL GROUP BY ALL ORDER BY policy, suite, condition"""
+
+
+_OUTCOMES = (
+    "SELECT coalesce(condition, '') AS condition, trial, success FROM latest_evaluations "
+    "WHERE policy = ? AND suite = ? AND success IS NOT NULL ORDER BY ALL"
+)
+
+
+def list_policies(data: StudioData) -> dict[str, Any]:
+    """Return the trained policies, and for each evaluated one the success rate by suite and condition.
+
+    Rates have exact 95 % intervals (Clopper–Pearson).
+    """
+    rates = [{**row, "rate": clopper_pearson(row["succeeded"], row["n"]).to_json()} for row in data.rows(_RATES)]
+    return {"policies": data.rows(_POLICIES), "trained": data.rows(_TRAINED), "rates": rates}
+
+
+def compare_policies(data: StudioData, a: str, b: str, suite: str) -> dict[str, Any]:
+    """Compare two policies on the trials of a suite that both ran; see `evaluate.comparison.compare_shared`.
+
+    Raises:
+        InputError: If no trial was run by both.
+    """
+    sides = []
+    for policy in (a, b):
+        rows = data.rows(_OUTCOMES, [policy, suite], most=1_000_000)
+        sides.append({(row["condition"], row["trial"]): row["success"] for row in rows})
+    known = {row["policy"]: row["name"] for row in data.rows(_POLICIES)}
+    names = known.get(a, a[:12]), known.get(b, b[:12])
+    compared = compare_shared(*sides, names=names, suite=suite)
+    return {name: value for name, value in compared.to_json().items() if name != "test"}
+
+
+_RELEASES = {
+    "aliases": "SELECT deployment, alias, policy, since FROM policy_aliases ORDER BY deployment, alias",
+    "versions": "SELECT name, version, hash, policy, added, added_by FROM policy_versions ORDER BY added DESC",
+    "stages": "SELECT deployment, policy, champion, stage, since, reason FROM release_stages ORDER BY since DESC",
+    "decisions": 'SELECT decision, deployment, candidate, champion, passed, looks, "at", record FROM gate_decisions '
+    'ORDER BY "at" DESC LIMIT 100',
+    "canary": "SELECT deployment, policy, stage, arm, count(*) AS n, count(*) FILTER (success = 1) AS succeeded, "
+    "sum(violations) AS violations FROM release_episodes GROUP BY ALL ORDER BY ALL",
+}
+
+
+def describe_releases(data: StudioData) -> dict[str, Any]:
+    """Return aliases, versions, stages, decisions of the gate, canary episodes and the audit log with its faults."""
+    state, root = data.workspace.state, data.workspace.root
+    found: dict[str, Any] = {name: data.rows(sql) for name, sql in _RELEASES.items()}
+    for row in found["decisions"]:
+        row["record"] = _parse(row["record"])
+    head = audit.compare_head_file(root, state)
+    entries = [entry.to_json() for entry in audit.read_entries(state)]
+    return {**found, "audit": entries[::-1], "faults": audit.find_chain_faults(state) + ([head] if head else [])}
+
+
+def _parse(text: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
