@@ -1,5 +1,8 @@
 """Progress of long work: the time that is left, and lines on standard error."""
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -76,3 +79,37 @@ def test_long_work_is_announced_and_short_work_is_not(capsys):
     announce_duration("render", 59.0)
     announce_duration("render [0/0]", 725.0)
     assert capsys.readouterr().err == "render [0/0]: this takes about 12:05 (a first estimate)\n"
+
+
+PROGRAM = """
+import json, sys, time
+from pathlib import Path
+from twinloop.core.progress import show_counter, show_progress
+file = Path(sys.argv[1])
+def read(wanted, done=None):
+    for _ in range(500):
+        try:
+            found = json.loads(file.read_text())
+        except FileNotFoundError:
+            found = None
+        if (found and (found["label"], found["done"])) == (wanted and (wanted, done)):
+            return found
+        time.sleep(0.02)
+    raise SystemExit(f"{wanted}: {found}")
+with show_progress(label="outer", total=8, done=2) as advance:
+    advance(2)
+    found = read("outer", 4)
+    assert (found["total"], found["stage"]) == (8, ""), found
+    assert found["left_s"] >= 0, found
+    with show_counter("inner", 3):
+        read("inner", 0)
+    read("outer", 4)
+read(None)
+"""
+
+
+def test_a_file_contains_the_progress_of_the_innermost_work(tmp_path):
+    environment = {**os.environ, "TWINLOOP_PROGRESS": str(tmp_path / "progress.json")}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "progress.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

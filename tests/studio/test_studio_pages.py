@@ -235,3 +235,19 @@ def test_an_unknown_page_says_so(page):
     page.get_by_text("No such page").wait_for()
     visit(page, "/episodes/" + "0" * 64)
     page.get_by_text("cannot be shown").wait_for()
+
+
+def test_a_form_shows_its_command_line_and_starts_it(page):
+    page.locator("#bar").get_by_role("link", name="Live").click()
+    page.get_by_label("Command to start").select_option("query")
+    page.get_by_label("SQL").fill("SELECT max(frames) AS longest FROM episodes")
+    page.get_by_text("More options").click()
+    page.get_by_label("--format").select_option("csv")
+    assert page.locator(".command code").text_content() == (
+        "twinloop query 'SELECT max(frames) AS longest FROM episodes' --format csv"
+    )
+    page.get_by_role("button", name="Start").click()
+    page.locator(".chip", has_text="done").wait_for()
+    page.get_by_label("Log").filter(has_text="longest").wait_for()
+    page.get_by_role("link", name="‹ live").click()
+    page.locator(".job", has_text="longest").wait_for()

@@ -6,6 +6,7 @@ import io
 import json
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 
@@ -309,6 +310,80 @@ def test_releases_show_decisions_and_a_changed_log(tmp_path):
         (folder / "policies" / "audit-head.json").unlink()
         (fault,) = client.get("/api/releases")["faults"]
         assert "missing" in fault
+
+
+def test_every_command_has_a_form_with_the_flags_of_its_request(client):
+    commands = {one["name"]: one for one in client.get("/api/commands")}
+    assert {"identify", "gap dynamics", "generate", "label rules"} <= set(commands)
+    assert not {"studio", "serve", "demo"} & set(commands)
+    fields = {one["flag"]: one for one in commands["identify"]["fields"]}
+    assert fields["--twin"]["required"]
+    assert fields["--optimal"] | {"help": ""} == {
+        "flag": "--optimal", "label": "optimal", "help": "", "kind": "choice", "choices": ["D", "A", "E"],
+        "several": False, "required": False, "default": "D",
+    }  # fmt: skip
+    assert (fields["--data"]["several"], fields["--compare"]["kind"]) == (True, "flag")
+    assert all(field["help"] for command in commands.values() for field in command["fields"])
+    dataset = commands["curate"]["fields"][0]
+    assert (dataset["flag"], dataset["label"], dataset["kind"]) == (None, "DATASET", "path")
+    assert any(field["flag"] == "--no-why" for field in commands["gap dynamics"]["fields"])
+
+
+def wait_for(client, job: str, done=lambda job: job["state"] == "ended"):
+    end = time.monotonic() + 60
+    while not done(found := client.get(f"/api/jobs/{job}")):
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+    return found
+
+
+def test_a_command_runs_in_the_workspace_and_its_log_is_kept(client, folder):
+    job = client.post("/api/jobs", ["query", "SELECT count(*) AS many FROM episodes"])
+    ended = wait_for(client, job["id"])
+    assert (ended["exit"], "many" in ended["log"]) == (0, True)
+    refused = client.post("/api/jobs", ["query", "SELECT nothing FROM nowhere"])
+    assert wait_for(client, refused["id"])["exit"] == 2
+    assert [one["id"] for one in client.get("/api/jobs")][:2] == [refused["id"], job["id"]]
+
+
+ENDLESS = "SELECT count(*) FROM range(100000000) a, range(100000000) b WHERE a.range + b.range = 7"
+
+
+def test_a_command_is_stopped_and_survives_the_studio(tmp_path):
+    folder = studio_workspace(tmp_path / "cell")
+    with Server(folder) as server:
+        client = server.admit()
+        job = client.post("/api/jobs", ["query", ENDLESS])["id"]
+        wait_for(client, job, lambda found: found["state"] == "running")
+    with Server(folder) as server:
+        client = server.admit()
+        assert client.get(f"/api/jobs/{job}")["state"] == "running"
+        time.sleep(2)  # until Python handles signals
+        client.post(f"/api/jobs/{job}/stop", {})
+        assert wait_for(client, job)["exit"] is None  # nobody was there to read it
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["studio"], "studio"),
+        (["serve", "--policy", "x"], "serve"),
+        (["gapp"], "gapp"),
+        ([], "words"),
+        ("gap", "words"),
+        ([["gap"]], "words"),
+        (["gap", "dynamics", "a\0b"], "character"),
+        (["query"] + ["x"] * 500, "400"),
+    ],
+)
+def test_what_is_no_command_is_not_started(client, words, named):
+    before = len(client.get("/api/jobs"))
+    answer = client.ask("POST", "/api/jobs", json.dumps(words).encode())
+    assert answer.status in (400, 404)
+    assert named in json.loads(answer.body)["message"]
+    assert len(client.get("/api/jobs")) == before
+    assert client.ask("GET", "/api/jobs/..%2f..").status == 404
+    assert client.ask("POST", "/api/jobs/nothing/stop", b"{}").status == 404
 
 
 def test_twenty_readers_at_a_time_get_their_answers(server, ids):

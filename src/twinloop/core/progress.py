@@ -1,28 +1,38 @@
 """Show the progress of long work on standard error: as a bar in a terminal, as lines of text in a file or a pipe.
 
 All commands use this module, so that bars and lines have one form and one estimate of the time that is left. Standard
-output is never written, because it may be reserved for JSON.
+output is never written, because it may be reserved for JSON. A program that starts a command can name a file in the
+environment variable ``TWINLOOP_PROGRESS``; while long work runs, it contains the progress as JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from twinloop.core.console import SafeConsole, escape_control
+from twinloop.core.errors import TwinloopError
+from twinloop.core.files import write_json
 
 T = TypeVar("T")
 
 FIRST_LINE_S = 10.0  # s; work that ends earlier prints no line
 LINE_EVERY_S = 20.0  # s; time between two lines
 LONG_S = 60.0  # s; work that is expected to take longer is announced
+FILE_EVERY_S = 0.5  # s; time between two writes of the progress file
+VARIABLE = "TWINLOOP_PROGRESS"
+_file = os.environ.pop(VARIABLE, "")  # worker processes must not write it too
+_shown = list["ProgressCounter"]()  # work may contain work; the file shows the innermost
 
 
 def format_duration(seconds: float) -> str:
@@ -94,6 +104,12 @@ class ProgressCounter:
             return None
         return (self._clock() - self._stage_began) / new * max(self._total - self._done, 0)
 
+    def to_json(self) -> dict[str, str | int | float | None]:
+        """Return the stage, the numbers of items, and the times in s that passed and are left."""
+        passed = self._clock() - self._began
+        return {"stage": self._stage, "done": self._done, "total": self._total, "passed_s": passed,
+                "left_s": self.seconds_left()}  # fmt: skip
+
     def __str__(self) -> str:
         passed, left = format_duration(self._clock() - self._began), self.seconds_left()
         most = "at most " if self._stage else ""
@@ -128,6 +144,10 @@ def show_counter(label: str, total: int, *, done: int = 0) -> Generator[Progress
     """
     counter, label = ProgressCounter(total, done=done), escape_control(label)
     console = _make_console()
+    if _file:
+        with _write_file(Path(_file), label, counter):
+            yield counter
+        return
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), _CounterColumn(counter))
         with Progress(*columns, console=console, transient=True) as bar:
@@ -136,6 +156,33 @@ def show_counter(label: str, total: int, *, done: int = 0) -> Generator[Progress
         return
     with _print_lines(lambda: console.print(f"{label}: {counter}")):
         yield counter
+
+
+@contextmanager
+def _write_file(path: Path, label: str, counter: ProgressCounter) -> Generator[None]:
+    """Write the progress of the innermost work to a file every 0.5 s, and remove it at the end of the outermost."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while True:
+            if _shown[-1:] == [counter]:
+                with contextlib.suppress(TwinloopError, OSError):
+                    write_json(path, {"label": label, **counter.to_json()})
+            if ended.wait(FILE_EVERY_S):
+                return
+
+    _shown.append(counter)
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        _shown.remove(counter)
+        if not _shown:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 @contextmanager

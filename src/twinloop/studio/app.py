@@ -20,10 +20,13 @@ from starlette.routing import Mount, Route  # pyright: ignore[reportMissingImpor
 from starlette.staticfiles import StaticFiles  # pyright: ignore[reportMissingImports]
 
 from twinloop import __version__
+from twinloop.cli.main import STAGES
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.studio import decisions, episode, episode_list, labelling, runs
 from twinloop.studio.data import StudioData
+from twinloop.studio.forms import describe_commands
+from twinloop.studio.jobs import Jobs
 
 STATIC = resources.files("twinloop.studio") / "static"
 _LONGEST = 1 << 20  # bytes of a request's body
@@ -42,7 +45,7 @@ class Studio:
     """
 
     def __init__(self, data: StudioData) -> None:
-        self._data = data
+        self._data, self._jobs = data, Jobs(root=data.workspace.root)
         self._values: tuple[tuple[int, int], dict[str, Any]] = ((-1, -1), {})
 
     @property
@@ -67,7 +70,12 @@ class Studio:
                     "/api/runs/{id}", _answering(lambda given: runs.describe_run(self._data, given.path_params["id"]))
                 ),
                 Route("/reports/{id}.html", _answering(self.show_report)),
-                Route("/api/labels", self.write_labels, methods=["POST"]),
+                Route("/api/labels", _changing(self.write_labels), methods=["POST"]),
+                Route("/api/commands", _answering(lambda _: describe_commands(STAGES))),
+                Route("/api/jobs", _answering(lambda _: self._jobs.list_jobs())),
+                Route("/api/jobs", _changing(lambda _, given: self._jobs.start(given)), methods=["POST"]),
+                Route("/api/jobs/{id}", _answering(lambda given: self._jobs.describe(given.path_params["id"]))),
+                Route("/api/jobs/{id}/stop", _changing(self.stop_job), methods=["POST"]),
                 Route("/media/{id}/{camera}/{frame:int}.jpg", _answering(self.read_frame)),
                 Route("/media/{id}/{camera}.mp4", _answering(self.find_video)),
                 *(Route(f"/{folder}/{{rest:path}}", _refuse_unknown) for folder in ("api", "media", "reports")),
@@ -139,11 +147,13 @@ class Studio:
         path = runs.find_report(self._data, request.path_params["id"])
         return FileResponse(str(path), media_type="text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
 
-    async def write_labels(self, request: Request) -> Response:
+    def write_labels(self, _: Request, given: Any) -> dict[str, Any]:
         """Change what the user says of episodes; return the change that undoes it."""
-        body = await _read_body(request)
-        made = _answering(lambda _: labelling.write(self._data, parse_json(body, where="The request")))
-        return await made(request)
+        return labelling.write(self._data, given)
+
+    def stop_job(self, request: Request, _: Any) -> dict[str, Any]:
+        """Stop a command."""
+        return self._jobs.stop(request.path_params["id"])
 
 
 def _answering(make: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
@@ -151,6 +161,16 @@ def _answering(make: Callable[[Request], Any]) -> Callable[[Request], Awaitable[
 
     async def handle(request: Request) -> Response:
         return await run_in_threadpool(_answer, make, request)
+
+    return handle
+
+
+def _changing(make: Callable[[Request, Any], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler as `_answering` does, for requests with a JSON value."""
+
+    async def handle(request: Request) -> Response:
+        body = await _read_body(request)
+        return await run_in_threadpool(_answer, lambda it: make(it, parse_json(body, where="The request")), request)
 
     return handle
 

@@ -74,9 +74,10 @@ def _find_folder(data: StudioData, row: dict[str, Any]) -> Path | None:
 
 def _describe(data: StudioData, row: dict[str, Any]) -> dict[str, Any]:
     folder, result = _find_folder(data, row), _parse(row["result"], {})
+    words = [str(word) for word in _parse(row["arguments"], [])]
     return {
         **{name: row[name] for name in ("run_id", "verb", "folder", "started", "ended")},
-        "command": ["twinloop", *map(str, _parse(row["arguments"], []))],
+        "command": ["twinloop", *([] if words[:1] == [row["verb"]] else [row["verb"]]), *words],
         "exit_code": result.get("exit_code") if isinstance(result, dict) else None,
         "report": folder is not None and (folder / REPORT).is_file(),
     }

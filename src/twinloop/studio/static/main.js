@@ -6,6 +6,7 @@ import { showDatasets, showPolicies, showReleases } from "./decisions.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
 import { openHelp } from "./help.js";
+import { showForm, showJob, showLive } from "./jobs.js";
 import { showRun, showRuns } from "./runs.js";
 
 const PAGES = [
@@ -14,10 +15,13 @@ const PAGES = [
   { path: /^\/datasets$/, show: showDatasets, title: "Datasets" },
   { path: /^\/policies$/, show: showPolicies, title: "Policies" },
   { path: /^\/releases$/, show: showReleases, title: "Releases" },
+  { path: /^\/live$/, show: showLive, title: "Live" },
+  { path: /^\/live\/([^/]+)$/, show: showJob, title: "Command" },
+  { path: /^\/start\/([^/]+)$/, show: showForm, title: "Start" },
   { path: /^\/runs$/, show: showRuns, title: "Runs" },
   { path: /^\/runs\/([^/]+)$/, show: showRun, title: "Run" },
 ];
-const LINKS = [["Episodes", "/episodes"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Runs", "/runs"]];
+const LINKS = [["Episodes", "/episodes"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Runs", "/runs"], ["Live", "/live"]];
 
 let leave = null;
 let about = {};

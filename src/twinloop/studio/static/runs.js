@@ -13,7 +13,7 @@ function duration(run) {
 
 const when = (text) => new Date(text).toLocaleString("sv").slice(0, 16);
 // Words that a shell would change are quoted, so that the line can be pasted.
-const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+export const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 const line = (run) => run.command.map(quote).join(" ");
 
 export async function showRuns(page, { signal }) {
