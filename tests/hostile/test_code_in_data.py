@@ -17,6 +17,7 @@ from _sent import GENERATE, make_workspace, send_dataset, send_scenario, write_c
 
 from twinloop.cli.main import TWINLOOP, main
 from twinloop.core import extension as approval
+from twinloop.core.errors import TwinloopError
 from twinloop.core.extension import (
     NotApprovedError,
     approve,
@@ -28,6 +29,10 @@ from twinloop.core.extension import (
     split_mark,
 )
 from twinloop.core.files import sha256_file
+from twinloop.studio.data import open_folder
+from twinloop.studio.episode import describe_episode, read_signals
+from twinloop.studio.scene import describe_scene, read_poses
+from twinloop.studio.twin_replay import replay_in_twin
 
 NOT_RUN = "the file does not run"
 VERBS = {command.name for command in TWINLOOP.commands}
@@ -173,6 +178,22 @@ def test_a_dataset_that_brings_code(cell, sentinel, capsys, observed):
     assert (code, sentinel.exists()) == (0, False)
     assert "has not been approved" in " ".join(printed.split())
     observed("not run; the labels say that the task cannot be opened")
+
+
+@pytest.mark.attack("The studio shows an episode of a dataset that names a Python file as its task", expected=NOT_RUN)
+def test_the_studio_runs_no_code_of_a_dataset(cell, sentinel, observed):
+    assert main(["add", str(send_dataset(cell, sentinel))]) == 0
+    data, answers = open_folder(None, "tester"), []
+    for row in data.rows("SELECT episode_id FROM episodes ORDER BY batch, episode_index"):
+        for show in (describe_episode, read_signals, describe_scene, read_poses, replay_in_twin):
+            try:
+                show(data, row["episode_id"])
+                answers.append("shown")
+            except TwinloopError as error:
+                answers.append(f"refused ({type(error).__name__})")
+            assert not sentinel.exists(), show
+    data.workspace.close()
+    observed(f"not run; {', '.join(sorted(set(answers)))}")
 
 
 SCENARIO_VERBS = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
 
 import pytest
 
+from support.exports import generated_dataset
 from support.studio import Server, studio_workspace
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
@@ -60,6 +62,12 @@ def browser():
 
 @pytest.fixture
 def page(browser, server):
+    with opened_page(browser, server) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def opened_page(browser, server):
     """A page of an admitted browser; errors of its scripts, dialogs and failed requests fail the test."""
     opened = browser.new_page(viewport={"width": 1280, "height": 800})
     problems: list[str] = []
@@ -251,3 +259,37 @@ def test_a_form_shows_its_command_line_and_starts_it(page):
     page.get_by_label("Log").filter(has_text="longest").wait_for()
     page.get_by_role("link", name="‹ live").click()
     page.locator(".job", has_text="longest").wait_for()
+
+
+COLOURS = """(() => {
+    const view = document.querySelector(".view3d"), gl = view.getContext("webgl2");
+    const pixels = new Uint8Array(4 * view.width * view.height);
+    gl.readPixels(0, 0, view.width, view.height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
+    return Array.from({ length: 400 }, (_, i) => pixels[4 * Math.floor((i / 400) * view.width * view.height)]);
+})()"""
+
+
+def test_a_simulated_episode_is_shown_in_three_dimensions(browser, tmp_path):
+    with Workspace.create(tmp_path / "cell") as ws:
+        ws.add(generated_dataset(tmp_path / "mast"))
+    with Server(tmp_path / "cell") as server, opened_page(browser, server) as page:
+        page.locator(".episode").first.click()
+        page.locator(".view3d").wait_for()
+        page.get_by_text("3-D, states of the simulation").wait_for()
+        wait_until(page, f"new Set({COLOURS}).size > 8")
+        before = page.evaluate(COLOURS)
+        for _ in range(3):
+            page.keyboard.press("Shift+ArrowRight")
+        assert page.evaluate(COLOURS) != before
+        box = page.locator(".view3d").bounding_box()
+        now = page.evaluate(COLOURS)
+        page.mouse.move(box["x"] + 50, box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 120, box["y"] + 90)
+        page.mouse.up()
+        assert page.evaluate(COLOURS) != now
+
+
+def test_an_episode_without_a_twin_says_why_there_is_no_view(page):
+    page.locator(".episode").first.click()
+    page.get_by_text("The workspace names no twin.").wait_for()

@@ -23,10 +23,11 @@ from twinloop import __version__
 from twinloop.cli.main import STAGES
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.studio import decisions, episode, episode_list, labelling, runs
+from twinloop.studio import decisions, episode, episode_list, labelling, runs, scene
 from twinloop.studio.data import StudioData
 from twinloop.studio.forms import describe_commands
 from twinloop.studio.jobs import Jobs
+from twinloop.studio.twin_replay import replay_in_twin
 
 STATIC = resources.files("twinloop.studio") / "static"
 _LONGEST = 1 << 20  # bytes of a request's body
@@ -70,6 +71,9 @@ class Studio:
                     "/api/runs/{id}", _answering(lambda given: runs.describe_run(self._data, given.path_params["id"]))
                 ),
                 Route("/reports/{id}.html", _answering(self.show_report)),
+                Route("/api/episodes/{id}/scene", _answering(self.describe_scene)),
+                Route("/api/episodes/{id}/poses", _answering(self.read_poses)),
+                Route("/api/episodes/{id}/replay", _answering(self.replay_in_twin)),
                 Route("/api/labels", _changing(self.write_labels), methods=["POST"]),
                 Route("/api/commands", _answering(lambda _: describe_commands(STAGES))),
                 Route("/api/jobs", _answering(lambda _: self._jobs.list_jobs())),
@@ -116,6 +120,20 @@ class Studio:
     def read_signals(self, request: Request) -> dict[str, Any]:
         """Return the numeric signals of an episode."""
         return episode.read_signals(self._data, request.path_params["id"])
+
+    def describe_scene(self, request: Request) -> dict[str, Any]:
+        """Return the shapes of an episode's twin."""
+        return scene.describe_scene(self._data, request.path_params["id"])
+
+    def read_poses(self, request: Request) -> Response:
+        """Return the poses of these shapes in all frames."""
+        of_twin = request.query_params.get("of") == "twin"
+        made = scene.read_poses(self._data, request.path_params["id"], of_twin=of_twin)
+        return Response(made, media_type="application/octet-stream")
+
+    def replay_in_twin(self, request: Request) -> dict[str, Any]:
+        """Return the measured channels of an episode beside those of the twin's replay."""
+        return replay_in_twin(self._data, request.path_params["id"]).to_json()
 
     def read_frame(self, request: Request) -> Response:
         """Return one image of an episode."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,11 @@ class Jobs:
 
     Attributes:
         root: folder of the workspace, in which the commands run.
+        own: ids of the jobs that this process started, whose ends it sees.
     """
 
     root: Path
+    own: set[str] = field(default_factory=set[str])
 
     def start(self, given: Any) -> dict[str, Any]:
         """Start a command, and return its job.
@@ -61,6 +63,7 @@ class Jobs:
             )  # fmt: skip
         started = {"words": words, "pid": process.pid, "born": _read_birth(process.pid),
                    "started": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
+        self.own.add(name)
         write_json(folder / _JOB, started)
         threading.Thread(target=_wait, args=(process, folder), daemon=True).start()
         return self.describe(name)
@@ -113,7 +116,7 @@ class Jobs:
         with contextlib.suppress(TwinloopError):
             ended = read_json(folder / _ENDED)
             return {**found, "state": "ended", "exit": ended["exit"], "ended": ended["ended"]}
-        if not job["born"] or _read_birth(job["pid"]) != job["born"]:
+        if name not in self.own and (not job["born"] or _read_birth(job["pid"]) != job["born"]):
             return {**found, "state": "ended"}  # while no studio was running
         with contextlib.suppress(TwinloopError):
             found["progress"] = read_json(folder / _PROGRESS)

@@ -25,5 +25,11 @@ export function get(path, query = {}, signal = undefined) {
   return ask(words.size ? `${path}?${words}` : path, { signal });
 }
 
+export async function getFloats(path, signal) {
+  const response = await fetch(path, { signal });
+  if (!response.ok) await read(response);
+  return new Float32Array(await response.arrayBuffer());
+}
+
 export const post = (path, body) =>
   ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });

@@ -18,6 +18,10 @@ export function fill(parent, ...children) {
   return parent;
 }
 
+// Whether a key that was pressed is text, or belongs to a dialog, so that it is no command of the page.
+export const isTyped = (event) =>
+  event.target.matches("input:not([type=checkbox], [type=range]), textarea, select") || event.ctrlKey || event.metaKey || event.altKey || Boolean(document.querySelector("dialog"));
+
 export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), more);
 
 // A number with four significant digits, or a dash where there is none.

@@ -1,23 +1,26 @@
 // One episode: all cameras on one transport, signals with one cursor, labels, findings, parameters and relatives.
 
-import { get } from "./api.js";
-import { fill, format, h, notify, seconds } from "./dom.js";
+import { get, getFloats } from "./api.js";
+import { fill, format, h, isTyped, notify, seconds } from "./dom.js";
 import { LIST } from "./episodes.js";
 import { choose, label, removeLabel, toggleExcluded, undo, words } from "./labels.js";
 import { groupSignals, Plots } from "./plots.js";
 import { Transport } from "./transport.js";
+import { View3d } from "./view3d.js";
 
 export async function showEpisode(page, { words: [id], go, signal }) {
   const [episode, signals] = await Promise.all([get(`/api/episodes/${id}`, {}, signal), get(`/api/episodes/${id}/signals`, {}, signal)]);
   const { facts } = episode;
   const transport = new Transport({ id, frames: facts.frames, fps: facts.fps, cameras: episode.cameras });
   const plots = new Plots({ frames: signals.frames, fps: signals.fps, channels: groupSignals(signals.signals), bands: listBands(episode), seek: (frame) => transport.seek(frame) });
-  transport.onframe = (frame) => plots.moveCursor(frame);
-  signal.addEventListener("abort", () => { transport.close(); plots.close(); });
+  const twin = new TwinBeside({ id, signal, transport, plots });
+  transport.onframe = (frame) => { plots.moveCursor(frame); twin.view?.show(frame); };
+  signal.addEventListener("abort", () => { transport.close(); plots.close(); twin.view?.close(); });
   const side = h("aside", { "aria-label": "Facts" });
   const title = h("div", { class: "row title" });
   fill(page, h("article", { class: "episode-page" }, title, h("div", { class: "columns" },
-    h("div", {}, transport.element, plots.element), side)));
+    h("div", {}, transport.element, twin.element, plots.element), side)));
+  twin.open();
 
   const redraw = async () => {
     Object.assign(episode, await get(`/api/episodes/${id}`, {}, signal));
@@ -33,9 +36,48 @@ export async function showEpisode(page, { words: [id], go, signal }) {
   handleKeys({ episode, transport, redraw, go, signal });
 }
 
+// The episode in three dimensions, and on request the twin's replay of its commands beside it.
+class TwinBeside {
+  constructor({ id, signal, transport, plots }) {
+    Object.assign(this, { id, signal, transport, plots, view: null });
+    this.box = h("input", { type: "checkbox", onchange: () => this.toggle().catch((error) => { this.box.checked = false; notify(error.message); }) });
+    this.words = h("span", { class: "soft" });
+    this.element = h("div", { class: "row beside" }, h("label", {}, this.box, " the twin's replay of the same commands"), this.words);
+  }
+
+  async open() {
+    const base = `/api/episodes/${this.id}`;
+    try {
+      const [scene, poses] = await Promise.all([get(`${base}/scene`, {}, this.signal), getFloats(`${base}/poses`, this.signal)]);
+      this.view = new View3d(scene);
+      const source = { states: "states of the simulation", joints: "measured joints" }[scene.source];
+      this.transport.views.append(h("figure", {}, this.view.canvas, h("figcaption", {}, h("span", {}, `3-D, ${source}`), h("span", {}, scene.twin))));
+      this.view.setLayer(0, poses);
+      this.view.show(this.transport.frame);
+    } catch (error) {
+      if (!this.signal.aborted) this.words.textContent = error.message;
+    }
+  }
+
+  async toggle() {
+    if (!this.box.checked) {
+      this.view?.setLayer(1, null);
+      this.words.textContent = "";
+      return this.plots.setExtra([]);
+    }
+    const base = `/api/episodes/${this.id}`;
+    const [replay, poses] = await Promise.all([get(`${base}/replay`, {}, this.signal), this.view ? getFloats(`${base}/poses?of=twin`, this.signal) : null]);
+    this.view?.setLayer(1, poses, true);
+    this.words.textContent = `${replay.twin}, open loop from the first frame; units from ${replay.units}`;
+    this.plots.setExtra(replay.channels.flatMap(({ name, unit, measured, predicted, rmse }) => [
+      { group: "the robot and its twin", title: name, unit, lines: [{ label: "measured", values: measured }, { label: "twin", values: predicted }] },
+      { group: "twin minus robot", title: `${name}, rms ${format(rmse)}`, unit, lines: [{ label: "difference", values: predicted.map((value, i) => value === null || measured[i] === null ? null : value - measured[i]) }] }]));
+  }
+}
+
 const listBands = (episode) => [
   ...episode.labels.filter((one) => one.first_frame !== null).map((one) => ({ ...one, label: one.value, tone: "" })),
-  ...episode.scores.filter((one) => one.first_frame !== null && one.verdict !== "good").map((one) => ({ ...one, label: one.check, tone: "bad" })),
+  ...episode.scores.filter((one) => one.first_frame !== null && ["bad", "suspect"].includes(one.verdict)).map((one) => ({ ...one, label: one.check, tone: "bad" })),
 ];
 
 const neighbours = (id) => {
@@ -71,14 +113,17 @@ function drawLabels(episode, redraw, transport) {
 }
 
 function drawFindings(episode, transport) {
-  const found = episode.scores.filter((one) => one.verdict !== "good");
+  const found = episode.scores.filter((one) => !["good", "unknown"].includes(one.verdict));
+  const undecided = episode.scores.filter((one) => one.verdict === "unknown");
   return h("section", {}, h("h2", {}, "Quality"),
     episode.scores.length === 0 ? h("p", { class: "soft" }, "Not checked. ", h("code", {}, "twinloop curate")) : null,
     episode.scores.length && !found.length ? h("p", { class: "soft" }, `${episode.scores.length} checks, no finding.`) : null,
     h("ul", { class: "findings" }, found.map((one) => h("li", {},
       h("span", { class: `chip ${{ bad: "bad", suspect: "warn" }[one.verdict] ?? ""}` }, one.verdict),
       h("span", {}, h("b", {}, one.check), " ", one.reason, " ",
-        one.first_frame !== null ? h("button", { class: "link", onclick: () => transport.seek(one.first_frame) }, `frame ${one.first_frame}`) : null)))));
+        one.first_frame !== null ? h("button", { class: "link", onclick: () => transport.seek(one.first_frame) }, `frame ${one.first_frame}`) : null)))),
+    undecided.length ? h("details", {}, h("summary", { class: "soft" }, `${undecided.length} checks cannot decide`),
+      h("ul", { class: "findings" }, undecided.map((one) => h("li", {}, h("b", {}, one.check), h("span", {}, one.reason))))) : null);
 }
 
 function drawTable(rows) {
@@ -135,7 +180,7 @@ function handleKeys({ episode, transport, redraw, go, signal }) {
     z: async () => { const ids = await undo(); if (ids?.includes(id)) await redraw(); else if (ids?.length) visit(ids[0]); },
   };
   document.addEventListener("keydown", (event) => {
-    if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog")) return;
+    if (isTyped(event)) return;
     const action = actions[event.key];
     if (!action || (event.key === " " && event.target.matches("button"))) return;
     event.preventDefault();

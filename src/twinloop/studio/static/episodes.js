@@ -1,7 +1,7 @@
 // The list of episodes: filters with counts, the SQL behind them, and previews.
 
 import { get } from "./api.js";
-import { empty, fill, h, notify, seconds } from "./dom.js";
+import { empty, fill, h, isTyped, notify, seconds } from "./dom.js";
 import { label, toggleExcluded, undo } from "./labels.js";
 
 const PER_PAGE = 60;
@@ -124,7 +124,7 @@ function handleKeys(rows, list, go, signal) {
   const focused = () => rows.indexOf(document.activeElement);
   const moves = { j: 1, k: -1 };
   document.addEventListener("keydown", async (event) => {
-    if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog")) return;
+    if (isTyped(event)) return;
     const at = focused();
     if (event.key in moves) rows[Math.max(0, Math.min(rows.length - 1, at + moves[event.key]))]?.focus();
     else if (event.key === "/") { event.preventDefault(); document.getElementById("sql").focus(); }

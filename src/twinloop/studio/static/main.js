@@ -1,7 +1,7 @@
 // Show the page that belongs to the address, and follow links without loading the studio again.
 
 import { get } from "./api.js";
-import { empty, fill, h } from "./dom.js";
+import { empty, fill, h, isTyped } from "./dom.js";
 import { showDatasets, showPolicies, showReleases } from "./decisions.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
@@ -70,7 +70,7 @@ document.addEventListener("click", (event) => {
   go(link.getAttribute("href"));
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "?" && !event.target.matches("input, textarea, select")) openHelp();
+  if (event.key === "?" && !isTyped(event)) openHelp();
 });
 addEventListener("popstate", show);
 

@@ -1,6 +1,6 @@
 // Plots of signals over time: one canvas per channel, with one cursor for all of them.
 
-import { format, h } from "./dom.js";
+import { fill, format, h } from "./dom.js";
 
 const LEFT = 54, RIGHT = 8, TOP = 20, BOTTOM = 4;
 
@@ -23,16 +23,30 @@ export function groupSignals(signals) {
   return channels;
 }
 
-// A list of plots. `bands` are {first_frame, last_frame, label, tone}; `seek(frame)` is called on a click or a drag.
+// A list of plots. `bands` are {first_frame, last_frame, tone}: those of the tone "bad" are lines below the plots, others
+// areas. `seek(frame)` is called on a click or a drag.
 export class Plots {
   constructor({ frames, fps, channels, bands, seek }) {
     Object.assign(this, { frames, fps, channels, bands, seek, cursor: 0 });
-    this.rows = channels.map((channel) => this.#row(channel));
-    this.element = h("div", { class: "plots" }, this.#grouped());
+    this.element = h("div", { class: "plots" });
+    this.extra = [];
+    this.#build();
     this.watcher = new ResizeObserver(() => this.draw());
     this.watcher.observe(this.element);
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
     this.scheme.addEventListener("change", this.draw);
+  }
+
+  // Show further channels above the others.
+  setExtra(channels) {
+    this.extra = channels;
+    this.#build();
+    this.draw();
+  }
+
+  #build() {
+    this.rows = [...this.extra, ...this.channels].map((channel) => this.#row(channel));
+    fill(this.element, this.#grouped());
   }
 
   close() {
@@ -41,14 +55,9 @@ export class Plots {
   }
 
   #grouped() {
-    const groups = Map.groupBy ? Map.groupBy(this.rows, (row) => row.channel.group) : this.#groups();
-    return [...groups].map(([title, rows]) => h("section", {}, h("h3", {}, title), h("div", { class: "grid" }, rows.map((row) => row.element))));
-  }
-
-  #groups() {
     const groups = new Map();
     for (const row of this.rows) groups.set(row.channel.group, [...(groups.get(row.channel.group) ?? []), row]);
-    return groups;
+    return [...groups].map(([title, rows]) => h("section", {}, h("h3", {}, title), h("div", { class: "grid" }, rows.map((row) => row.element))));
   }
 
   #row(channel) {
@@ -106,9 +115,10 @@ export class Plots {
     const x = (frame) => LEFT + this.#share(frame) * (width - LEFT - RIGHT);
     const y = (value) => TOP + (1 - (value - low) / (high - low)) * (height - TOP - BOTTOM);
     for (const band of this.bands) {
-      context.fillStyle = colour(band.tone === "bad" ? "--bad-band" : band.tone === "good" ? "--good-band" : "--mark-band");
-      const from = x(band.first_frame), to = x(band.last_frame);
-      context.fillRect(from, TOP, Math.max(1.5, to - from), height - TOP - BOTTOM);
+      const from = x(band.first_frame), wide = Math.max(1.5, x(band.last_frame) - from);
+      context.fillStyle = colour(band.tone === "bad" ? "--bad" : "--mark-band");
+      if (band.tone === "bad") context.fillRect(from, height - BOTTOM, wide, BOTTOM - 1);
+      else context.fillRect(from, TOP, wide, height - TOP - BOTTOM);
     }
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = colour("--soft");

@@ -14,7 +14,7 @@ export class Transport {
     const speed = h("select", { "aria-label": "Speed", onchange: (event) => this.#setSpeed(Number(event.target.value)) },
       SPEEDS.map((value) => h("option", { value: String(value), selected: value === 1 }, `${value}×`)));
     this.element = h("div", { class: "transport" },
-      this.videos.length ? h("div", { class: "cameras" }, this.videos.map((one) => one.element)) : null,
+      (this.views = h("div", { class: "cameras" }, this.videos.map((one) => one.element))),
       h("div", { class: "row" }, this.button, this.slider, this.clock, speed));
     this.#show();
   }
