@@ -293,3 +293,21 @@ def test_a_simulated_episode_is_shown_in_three_dimensions(browser, tmp_path):
 def test_an_episode_without_a_twin_says_why_there_is_no_view(page):
     page.locator(".episode").first.click()
     page.get_by_text("The workspace names no twin.").wait_for()
+
+
+def test_a_list_becomes_a_dataset_version_and_an_episode_a_scenario(page):
+    page.get_by_role("link", name="success 4").click()
+    wait_until(page, "document.querySelectorAll('.episode').length === 4")
+    page.get_by_role("link", name="freeze").click()
+    page.get_by_label("NAME").fill("chosen")
+    page.get_by_role("button", name="Start").click()
+    page.locator(".chip", has_text="done").wait_for()
+    page.locator("#bar").get_by_role("link", name="Datasets").click()
+    page.get_by_role("link", name="chosen@1").wait_for()
+    page.locator("#bar").get_by_role("link", name="Scenarios").click()
+    page.get_by_text("No scenario yet").wait_for()
+    visit(page, "/episodes")
+    page.locator(".episode").nth(1).click()
+    page.get_by_role("link", name="make a scenario").click()
+    page.get_by_label("EPISODE").wait_for()
+    assert page.get_by_label("EPISODE").input_value() == "first:1"

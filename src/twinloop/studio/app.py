@@ -23,11 +23,13 @@ from twinloop import __version__
 from twinloop.cli.main import STAGES
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
+from twinloop.rollout.scenario_files import list_scenarios, read_scenario
 from twinloop.studio import decisions, episode, episode_list, labelling, runs, scene
 from twinloop.studio.data import StudioData
 from twinloop.studio.forms import describe_commands
 from twinloop.studio.jobs import Jobs
 from twinloop.studio.twin_replay import replay_in_twin
+from twinloop.workflows.scenario.references import scenario_to_json
 
 STATIC = resources.files("twinloop.studio") / "static"
 _LONGEST = 1 << 20  # bytes of a request's body
@@ -74,6 +76,7 @@ class Studio:
                 Route("/api/episodes/{id}/scene", _answering(self.describe_scene)),
                 Route("/api/episodes/{id}/poses", _answering(self.read_poses)),
                 Route("/api/episodes/{id}/replay", _answering(self.replay_in_twin)),
+                Route("/api/scenarios", _answering(self.list_scenarios)),
                 Route("/api/labels", _changing(self.write_labels), methods=["POST"]),
                 Route("/api/commands", _answering(lambda _: describe_commands(STAGES))),
                 Route("/api/jobs", _answering(lambda _: self._jobs.list_jobs())),
@@ -154,6 +157,11 @@ class Studio:
     def compare_policies(self, request: Request) -> dict[str, Any]:
         """Return the paired comparison of two policies on a suite."""
         return decisions.compare_policies(self._data, *_read_words(request, "a", "b", "suite"))
+
+    def list_scenarios(self, _: Request) -> list[dict[str, Any]]:
+        """Return all stored scenarios of the workspace."""
+        folders = list_scenarios(self._data.workspace.root / "scenarios")
+        return [scenario_to_json(read_scenario(folder)) for folder in folders]
 
     def list_runs(self, request: Request) -> dict[str, Any]:
         """Return the recorded runs, newest first."""

@@ -95,6 +95,7 @@ function drawTitle(title, episode) {
     h("span", { class: "chip" }, facts.source), facts.excluded !== null ? h("span", { class: "chip bad", title: facts.excluded }, "excluded") : null,
     h("span", { class: "soft" }, `${facts.batch} · episode ${facts.episode_index} · ${facts.frames} frames · ${seconds(facts.duration_s)}`),
     h("span", { class: "grow" }),
+    h("a", { href: `/start/${encodeURIComponent("scenario from-failure")}?${new URLSearchParams({ EPISODE: `${facts.batch}:${facts.episode_index}` })}` }, "make a scenario"),
     before ? h("a", { href: `/episodes/${before}`, rel: "prev" }, "‹ previous") : null,
     after ? h("a", { href: `/episodes/${after}`, rel: "next" }, "next ›") : null);
 }

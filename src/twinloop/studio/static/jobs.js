@@ -75,7 +75,8 @@ export async function showJob(page, { words: [id], signal }) {
 export async function showForm(page, { words: [name], signal, go }) {
   const command = (await get("/api/commands", {}, signal)).find((one) => one.name === name);
   if (!command) throw new Error(`There is no command ${name} that can be started here.`);
-  const line = h("code", {}), fields = command.fields.map((field) => ({ field, input: drawInput(field) }));
+  const given = new URLSearchParams(location.search); // values that another page proposes
+  const line = h("code", {}), fields = command.fields.map((field) => ({ field, input: drawInput(field, given.get(field.flag ?? field.label)) }));
   const collect = () => [...command.name.split(" "), ...fields.flatMap(({ field, input }) => toWords(field, input))];
   const show = () => (line.textContent = `twinloop ${collect().map(quote).join(" ")}`);
   const start = async (event) => {
@@ -88,19 +89,19 @@ export async function showForm(page, { words: [name], signal, go }) {
   };
   const rows = (chosen) => fields.filter(({ field }) => chosen(field)).map(({ field, input }) => h("label", { class: "field" },
     h("span", {}, field.flag ?? field.label, field.required ? h("b", { title: "required" }, " *") : null), input, h("span", { class: "soft" }, field.help)));
-  const main = (field) => field.required || field.flag === null || ["--output", "--data", "--twin"].includes(field.flag);
+  const main = (field) => field.required || field.flag === null || given.has(field.flag) || ["--output", "--data", "--twin"].includes(field.flag);
   fill(page, h("article", { class: "text-page" }, h("div", { class: "row title" }, h("a", { href: "/live" }, "‹ live"), h("h1", {}, command.name)), h("p", { class: "soft" }, command.summary),
     h("form", { oninput: show, onsubmit: start }, h("div", { class: "row command" }, line, h("button", { type: "button", onclick: () => navigator.clipboard.writeText(line.textContent).then(() => notify("Copied."), () => notify("The browser does not allow copying.")) }, "Copy"), h("button", { class: "primary" }, "Start")),
       rows(main), h("details", {}, h("summary", {}, "More options"), rows((field) => !main(field))))));
   show();
 }
 
-function drawInput(field) {
+function drawInput(field, value) {
   const label = { "aria-label": field.flag ?? field.label };
-  if (field.kind === "flag") return h("input", { type: "checkbox", ...label });
-  if (field.kind === "choice") return h("select", label, field.required ? null : h("option", { value: "" }, field.default === null ? "" : `${field.default} (default)`), field.choices.map((one) => h("option", {}, one)));
+  if (field.kind === "flag") return h("input", { type: "checkbox", checked: value === "yes", ...label });
+  if (field.kind === "choice") return h("select", label, field.required ? null : h("option", { value: "" }, field.default === null ? "" : `${field.default} (default)`), field.choices.map((one) => h("option", { selected: one === value }, one)));
   const given = field.default === null || (Array.isArray(field.default) && !field.default.length) ? "" : [field.default].flat().join(" ");
-  return h("input", { ...label, required: field.required, placeholder: field.several ? `${given} (several, separated by spaces)` : given, inputMode: { integer: "numeric", number: "decimal" }[field.kind] ?? "text", autocomplete: "off", spellcheck: false });
+  return h("input", { ...label, required: field.required, value, placeholder: field.several ? `${given} (several, separated by spaces)` : given, inputMode: { integer: "numeric", number: "decimal" }[field.kind] ?? "text", autocomplete: "off", spellcheck: false });
 }
 
 // The words of a flag; several values are separated by spaces, and quotes keep spaces within one.

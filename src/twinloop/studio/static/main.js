@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { empty, fill, h, isTyped } from "./dom.js";
-import { showDatasets, showPolicies, showReleases } from "./decisions.js";
+import { showDatasets, showPolicies, showReleases, showScenarios } from "./decisions.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
 import { openHelp } from "./help.js";
@@ -15,13 +15,14 @@ const PAGES = [
   { path: /^\/datasets$/, show: showDatasets, title: "Datasets" },
   { path: /^\/policies$/, show: showPolicies, title: "Policies" },
   { path: /^\/releases$/, show: showReleases, title: "Releases" },
+  { path: /^\/scenarios$/, show: showScenarios, title: "Scenarios" },
   { path: /^\/live$/, show: showLive, title: "Live" },
   { path: /^\/live\/([^/]+)$/, show: showJob, title: "Command" },
   { path: /^\/start\/([^/]+)$/, show: showForm, title: "Start" },
   { path: /^\/runs$/, show: showRuns, title: "Runs" },
   { path: /^\/runs\/([^/]+)$/, show: showRun, title: "Run" },
 ];
-const LINKS = [["Episodes", "/episodes"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Runs", "/runs"], ["Live", "/live"]];
+const LINKS = [["Episodes", "/episodes"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Scenarios", "/scenarios"], ["Runs", "/runs"], ["Live", "/live"]];
 
 let leave = null;
 let about = {};

@@ -203,7 +203,7 @@ def run_list(request: ScenarioListRequest, console: Console) -> dict[str, Any]:
             scenario.meaning or scenario.reason or "–",
         )
     console.print(table if found else f"{scenarios_folder(request.scenarios)} holds no scenario.")
-    return {"verb": "scenario", "kind": "list", "scenarios": [_scenario_to_json(scenario) for scenario in found]}
+    return {"verb": "scenario", "kind": "list", "scenarios": [scenario_to_json(scenario) for scenario in found]}
 
 
 def run_show(request: ScenarioShowRequest, console: Console) -> dict[str, Any]:
@@ -226,10 +226,11 @@ def run_show(request: ScenarioShowRequest, console: Console) -> dict[str, Any]:
     for key, value in scenario.non_nominal_values.items():
         table.add_row(key, f"{value:.5g}")
     console.print(table)
-    return {"verb": "scenario", "kind": "show", **_scenario_to_json(scenario)}
+    return {"verb": "scenario", "kind": "show", **scenario_to_json(scenario)}
 
 
-def _scenario_to_json(scenario: Scenario) -> dict[str, Any]:
+def scenario_to_json(scenario: Scenario) -> dict[str, Any]:
+    """Return origin, reason, parameters and outcomes of a scenario as a JSON-compatible dictionary."""
     return {
         "scenario": scenario.name,
         "hash": scenario.hash,
