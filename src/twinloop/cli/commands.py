@@ -110,13 +110,14 @@ def build_request_union(commands: Sequence[Command | Group]) -> Any:
     ]
 
 
-def make_console(*, json: bool) -> Console:
+def make_console(*, json: bool, quiet: bool = False) -> Console:
     """Return the console for messages to people.
 
     Args:
         json: Whether standard output is reserved for JSON. If true, the console writes to standard error.
+        quiet: Whether nothing is printed.
     """
-    made = SafeConsole(stderr=json, highlight=False, markup=False, emoji=False)
+    made = SafeConsole(stderr=json, quiet=quiet, highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PIPED
     return made

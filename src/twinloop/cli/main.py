@@ -42,6 +42,7 @@ from twinloop.cli.importing import IMPORT
 from twinloop.cli.label import LABEL
 from twinloop.cli.localize import LOCALIZE
 from twinloop.cli.monitor import MONITOR
+from twinloop.cli.output import SafeFormatter, directed_output
 from twinloop.cli.parser import Program
 from twinloop.cli.plan import PLAN
 from twinloop.cli.policies import POLICIES, PROMOTE, ROLLBACK
@@ -115,14 +116,31 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
         SafeConsole(highlight=False, emoji=False).print(escape(program.help()), soft_wrap=True)
         return 0 if words else 2
     command, request = program.parse(words)
+    try:
+        with directed_output(request):
+            return _run_command(command, request, words, recorded=program.recorded)
+    except InputError as error:  # of the log file: the command's own errors are printed, and in the log
+        return _print_error(error, json=request.json)
+
+
+def _run_command(command: Command, request: Any, words: Sequence[str], *, recorded: bool) -> int:
+    """Run a command, print its result or its error, and return the exit code.
+
+    Args:
+        command: The command.
+        request: Its parsed flags.
+        words: Words of the command line.
+        recorded: Whether workspaces record the run.
+    """
     started = datetime.now(UTC)
+    quiet = getattr(request, "quiet", False)  # benchmarks have no such flag
     try:
         check_numbers(request)
         check_local_paths(request)
-        with record_request(words[0], request) if program.recorded and command.record else nullcontext():
-            result, code = command.run(request, make_console(json=request.json))
-        if program.recorded:
-            _record_run(command, words, result, code, started)
+        with record_request(words[0], request) if recorded and command.record else nullcontext():
+            result, code = command.run(request, make_console(json=request.json, quiet=quiet))
+        if recorded:
+            _record_run(command, words, result, code, started, quiet=quiet)
     except BrokenPipeError:
         raise
     except (TwinloopError, OSError) as caught:
@@ -152,7 +170,7 @@ def _format_resume_hint(command: Command, request: Any) -> str:
 
 
 def _record_run(
-    command: Command, words: Sequence[str], result: Mapping[str, Any], code: int, started: datetime
+    command: Command, words: Sequence[str], result: Mapping[str, Any], code: int, started: datetime, *, quiet: bool
 ) -> None:
     """Record the run in the workspace that contains the working folder, if there is one.
 
@@ -162,11 +180,12 @@ def _record_run(
         result: Metrics that the command returned, by name.
         code: Exit code.
         started: Time at which the command started.
+        quiet: Whether nothing is printed.
     """
     from twinloop.workflows.run.record_command import record_command
 
     line = record_command(command.record, words, result, code, started=started, ended=datetime.now(UTC))
-    if line:
+    if line and not quiet:
         _print_message(f"[dim]{escape(line)}[/]")
 
 
@@ -190,19 +209,12 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
         _print_message(f"[bold]Warning:[/] {escape(redact_text(text))}")
 
 
-class _SafeFormatter(logging.Formatter):
-    """A log formatter that removes credentials and control characters from the log lines of libraries."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return escape_control(redact_text(super().format(record)))
-
-
 def run(program: Program = TWINLOOP) -> None:
     """Run a program with the words of its command line, then exit; the entry point of the command ``twinloop``."""
     sys.excepthook = _show_crash
     warnings.showwarning = _show_warning
     if logging.lastResort is not None:
-        logging.lastResort.setFormatter(_SafeFormatter())
+        logging.lastResort.setFormatter(SafeFormatter())
     try:
         try:
             sys.exit(main(program=program))

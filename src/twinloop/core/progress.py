@@ -32,6 +32,7 @@ LONG_S = 60.0  # s; work that is expected to take longer is announced
 FILE_EVERY_S = 0.5  # s; time between two writes of the progress file
 VARIABLE = "TWINLOOP_PROGRESS"
 _file = os.environ.pop(VARIABLE, "")  # worker processes must not write it too
+_hidden = False
 _shown = list["ProgressCounter"]()  # work may contain work; the file shows the innermost
 
 
@@ -55,6 +56,8 @@ def announce_duration(label: str, seconds: float) -> None:
 
 def announce(text: str) -> None:
     """Print a line on standard error that people should read before long work has ended."""
+    if _hidden:
+        return
     _make_console().print(escape_control(text))
 
 
@@ -131,6 +134,17 @@ class _CounterColumn(ProgressColumn):
 
 
 @contextmanager
+def hidden() -> Generator[None]:
+    """Show no progress and no announcements while the ``with`` block runs."""
+    global _hidden
+    before, _hidden = _hidden, True
+    try:
+        yield
+    finally:
+        _hidden = before
+
+
+@contextmanager
 def show_counter(label: str, total: int, *, done: int = 0) -> Generator[ProgressCounter]:
     """Show a `ProgressCounter` on standard error while the ``with`` block runs.
 
@@ -144,6 +158,9 @@ def show_counter(label: str, total: int, *, done: int = 0) -> Generator[Progress
     """
     counter, label = ProgressCounter(total, done=done), escape_control(label)
     console = _make_console()
+    if _hidden:
+        yield counter
+        return
     if _file:
         with _write_file(Path(_file), label, counter):
             yield counter

@@ -18,6 +18,7 @@ from twinloop.core.plain import to_plain_value
 
 # Commands that wait for a person or another program, or that a page cannot use.
 _LEFT_OUT = {"studio", "serve", "init", "doctor", "demo", "approve"}
+_OF_TERMINALS = ("json", "quiet", "verbose", "log_file", "workspace")  # flags without a meaning in a form
 _KINDS = {bool: "flag", int: "integer", float: "number", str: "text", Path: "path"}
 
 
@@ -49,7 +50,7 @@ def _describe_fields(request: type[Any]) -> Iterator[dict[str, Any]]:
         kind, marks = _split(hints[field.name])
         if dataclasses.is_dataclass(kind):
             yield from _describe_fields(kind)  # type: ignore[arg-type]
-        elif field.name not in ("json", "workspace"):
+        elif field.name not in _OF_TERMINALS:
             yield _describe_field(field, kind, marks, texts.get(field.name, ""))
 
 

@@ -38,6 +38,12 @@ class Request:
 
     json: bool = False
     """End with one line of JSON on standard output."""
+    quiet: bool = False
+    """Print only errors and the line of --json."""
+    verbose: bool = False
+    """Also print log messages, those of libraries included."""
+    log_file: Path | None = None
+    """File to which everything that is printed is also appended, each line with its time."""
 
 
 @request
