@@ -119,7 +119,7 @@ def _make_table(
         f"{settings.robot_seeds[-1]}; training runs: {settings.seeds}; {settings.episodes} trials per policy and "
         "robot. Intervals: Student's over robots, and at least the exact one of all trials; `sd of runs`: between "
         "training runs on one robot. CPU minutes: of "
-        f"one policy, images and the policy from states included. A core makes {per_minute:.0f} trials a minute. "
+        f"one policy, images and the policy from states included. A core makes {per_minute:.2g} trials a minute. "
         f"Settings and code were frozen in commit {asked.get('commit') or 'unknown'}."
     )
     head = ("policies from images", "success", "95 % over robots", "per robot", "worst", "sd of runs", "CPU minutes")
