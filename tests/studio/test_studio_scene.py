@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
 
 import mujoco
 import numpy as np
@@ -84,3 +85,11 @@ def test_a_real_episode_moves_beside_its_twin(tmp_path):
         twin = np.frombuffer(read_poses(data, row["episode_id"], of_twin=True), np.float32)
         assert own.shape == twin.shape
         assert np.abs(own - twin).max() > 1e-3
+
+
+def test_another_twin_is_not_drawn_with_the_shapes_of_the_first(simulated, monkeypatch):
+    (row,) = simulated.rows("SELECT episode_id FROM episodes WHERE episode_index = 0")
+    other = SimpleNamespace(twin_qpos=np.zeros((3, 13)), logs=SimpleNamespace(twin=load_twin("so101_tabletop")))
+    monkeypatch.setattr("twinloop.studio.scene.replay_in_twin", lambda *_: other)
+    with pytest.raises(InputError, match="so101_tabletop has other shapes"):
+        read_poses(simulated, row["episode_id"], of_twin=True)

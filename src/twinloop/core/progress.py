@@ -178,9 +178,8 @@ def show_counter(label: str, total: int, *, done: int = 0) -> Generator[Progress
 @contextmanager
 def _write_file(path: Path, label: str, counter: ProgressCounter) -> Generator[None]:
     """Write the progress of the innermost work to a file every 0.5 s, and remove it at the end of the outermost."""
-    ended = threading.Event()
 
-    def run() -> None:
+    def run(ended: threading.Event) -> None:
         while True:
             if _shown[-1:] == [counter]:
                 with contextlib.suppress(TwinloopError, OSError):
@@ -189,13 +188,10 @@ def _write_file(path: Path, label: str, counter: ProgressCounter) -> Generator[N
                 return
 
     _shown.append(counter)
-    thread = threading.Thread(target=run, name="progress", daemon=True)
-    thread.start()
     try:
-        yield
+        with _beside(run):
+            yield
     finally:
-        ended.set()
-        thread.join()
         _shown.remove(counter)
         if not _shown:
             with contextlib.suppress(OSError):
@@ -205,24 +201,33 @@ def _write_file(path: Path, label: str, counter: ProgressCounter) -> Generator[N
 @contextmanager
 def _print_lines(print_line: Callable[[], None]) -> Generator[None]:
     """Call ``print_line`` after 10 s, then every 20 s, and, if it was called, at the end of the ``with`` block."""
-    ended = threading.Event()
 
-    def run() -> None:
+    def run(ended: threading.Event) -> None:
         wait = FIRST_LINE_S
         while not ended.wait(wait):
             print_line()
             wait = LINE_EVERY_S
 
     began = time.monotonic()
-    thread = threading.Thread(target=run, name="progress", daemon=True)
+    try:
+        with _beside(run):
+            yield
+    finally:
+        if time.monotonic() - began >= FIRST_LINE_S:
+            print_line()
+
+
+@contextmanager
+def _beside(run: Callable[[threading.Event], None]) -> Generator[None]:
+    """Call a function in another thread during the ``with`` block; it returns when the event that it gets is set."""
+    ended = threading.Event()
+    thread = threading.Thread(target=run, args=(ended,), name="progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-        if time.monotonic() - began >= FIRST_LINE_S:
-            print_line()
 
 
 @contextmanager

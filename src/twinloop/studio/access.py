@@ -13,10 +13,10 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response  #
 
 ENTER = "/enter/"  # followed by the token
 _REFUSED = "Open the address that `twinloop studio` printed last; it works once, for one browser."
-# Plotly and our own code set styles of elements; images and videos come from this server or from canvases.
+# The pages set styles of elements; images and videos come from this server or from canvases.
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+        "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
         "img-src 'self' data: blob:; media-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
     ),
     "Cross-Origin-Resource-Policy": "same-origin",

@@ -70,10 +70,8 @@ class Jobs:
 
     def list_jobs(self) -> list[dict[str, Any]]:
         """Return the newest jobs, newest first, without their logs."""
-        folder = self.root / FOLDER
-        names = sorted((path.name for path in folder.iterdir()), reverse=True) if folder.is_dir() else []
         jobs = list[dict[str, Any]]()
-        for name in names[:_LISTED]:
+        for name in self._list_names()[:_LISTED]:
             with contextlib.suppress(TwinloopError, KeyError):  # a job that is just being started, or was damaged
                 jobs.append(self._read(name))
         return jobs
@@ -105,9 +103,13 @@ class Jobs:
         return job
 
     def _require(self, name: str) -> None:
-        known = [job["id"] for job in self.list_jobs()]
+        known = self._list_names()
         if name not in known:
-            raise UnknownNameError("job", name, known, where=str(self.root / FOLDER))
+            raise UnknownNameError("job", name, known[:_LISTED], where=str(self.root / FOLDER))
+
+    def _list_names(self) -> list[str]:
+        folder = self.root / FOLDER
+        return sorted((path.name for path in folder.iterdir()), reverse=True) if folder.is_dir() else []
 
     def _read(self, name: str) -> dict[str, Any]:
         folder = self.root / FOLDER / name

@@ -68,19 +68,25 @@ def read_poses(data: StudioData, episode_id: str, *, of_twin: bool = False) -> b
     """
     _, model, rows, source = _open(data, episode_id)
     if of_twin:
-        rows, source = replay_in_twin(data, episode_id).twin_qpos, "joints"
+        shown = replay_in_twin(data, episode_id)
+        rows, source = shown.twin_qpos, "joints"
+        if (shown.logs.twin.model.nq, shown.logs.twin.model.ngeom) != (model.nq, model.ngeom):
+            raise InputError(
+                f"The workspace's twin {shown.logs.twin.name} has other shapes than the twin that simulated the "
+                "episode, so the two cannot be drawn together."
+            )
     if len(rows) > _MOST_FRAMES:
         raise InputError(f"The episode has {len(rows)} frames; at most {_MOST_FRAMES} are shown in three dimensions.")
-    state, shown = mujoco.MjData(model), _list_visible(model)
-    poses = np.empty((len(rows), len(shown), 7), np.float32)
+    state, visible = mujoco.MjData(model), _list_visible(model)
+    poses = np.empty((len(rows), len(visible), 7), np.float32)
     for frame, row in enumerate(rows):
         if source == "states":
             mujoco.mj_setState(model, state, row, STATE_SPEC)
         else:
             state.qpos[:] = row
         mujoco.mj_kinematics(model, state)
-        poses[frame, :, :3] = state.geom_xpos[shown]
-        turned = Rotation.from_matrix(state.geom_xmat[shown].reshape(-1, 3, 3))
+        poses[frame, :, :3] = state.geom_xpos[visible]
+        turned = Rotation.from_matrix(state.geom_xmat[visible].reshape(-1, 3, 3))
         poses[frame, :, 3:] = turned.as_quat(scalar_first=True)
     return poses.tobytes()
 
