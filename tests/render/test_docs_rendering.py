@@ -12,10 +12,12 @@ from support.docs_sections import section
 from twinloop.generate import RenderConfig
 from twinloop.render import probe_renderer
 from twinloop.workflows.generate.requests import RenderRequest
+from twinloop.workflows.run.request import Request
 
 PAGE = section("guides/rendering.md", "Renderers")
 WORDS = [line.split("|")[1:3] for line in PAGE.split("| word | YAML | meaning |")[1].split("\n\n")[0].splitlines()[2:]]
-HANDLING = {"dataset", "output", "workers", "resume", "json"}  # of files and processes, not of images
+# Of files and processes, not of images:
+HANDLING = {"dataset", "output", "workers", "resume"} | {field.name for field in dataclasses.fields(Request)}
 
 
 def test_what_is_drawn_in_the_example_is_a_image_with_its_truth():
