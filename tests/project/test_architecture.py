@@ -125,7 +125,7 @@ CEILINGS = {
     "sensors": 3670,
     "simulate": 3740,
     "stats": 5840,
-    "studio": 1420,
+    "studio": 1660,
     "tasks": 3400,
     "train": 5900,
     "twin": 7770,

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import shutil
-import time
-
 import pytest
 
 from support.exports import generated_dataset
 from support.studio import Server, studio_workspace
+from support.studio_browser import opened_page, visit, wait_until
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
 
 pytest.importorskip("starlette")
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 LOADED = """(() => {
     const all = [...document.querySelectorAll("video")];
@@ -52,51 +45,10 @@ def server(folder):
         yield made
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
 def page(browser, server):
     with opened_page(browser, server) as opened:
         yield opened
-
-
-@contextlib.contextmanager
-def opened_page(browser, server):
-    """A page of an admitted browser; errors of its scripts, dialogs and failed requests fail the test."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 800})
-    problems: list[str] = []
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda message: problems.append(message.text) if is_problem(message) else None)
-    opened.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
-    opened.goto(server.address)
-    server.address = server._next_address()
-    opened.wait_for_selector(".episode")
-    yield opened
-    opened.close()
-    assert problems == []
-
-
-def is_problem(message) -> bool:
-    """Return whether a script printed an error; answers that refuse a question are shown in the page."""
-    return message.type == "error" and "/api/episodes" not in message.location["url"]
-
-
-def wait_until(page, condition: str) -> None:
-    """Wait until a condition of the page holds (the page's policy forbids Playwright's own way)."""
-    end = time.monotonic() + 30
-    while not page.evaluate(condition):
-        assert time.monotonic() < end, condition
-        time.sleep(0.02)
-
-
-def visit(page, path: str) -> None:
-    page.goto(re.match(r"http://[^/]+", page.url)[0] + path)  # type: ignore[index]
 
 
 def test_the_list_filters_and_shows_its_sql(page):
@@ -218,7 +170,7 @@ def test_a_run_shows_its_report_and_its_command(page):
     page.locator(".run").click()
     page.frame_locator("iframe.report").get_by_text("All is well.").wait_for()
     assert page.locator(".command code").text_content() == "twinloop gap --data 'data/it'\\''s here'"
-    assert "0.25 [0.125, 0.5]" in page.locator(".tree").text_content()
+    assert "0.25 [0.13, 0.50]" in page.locator(".tree").text_content()
 
 
 def test_versions_policies_and_releases_have_pages(page):

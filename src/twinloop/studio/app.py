@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from importlib import resources
@@ -24,7 +25,7 @@ from twinloop.cli.main import STAGES
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.rollout.scenario_files import list_scenarios, read_scenario
-from twinloop.studio import decisions, episode, episode_list, labelling, runs, scene
+from twinloop.studio import coverage, decisions, episode, episode_list, gap, labelling, runs, scene
 from twinloop.studio.data import StudioData
 from twinloop.studio.forms import describe_commands
 from twinloop.studio.jobs import Jobs
@@ -51,6 +52,10 @@ class Studio:
         self._data, self._jobs = data, Jobs(root=data.workspace.root)
         self._values: tuple[tuple[int, int], dict[str, Any]] = ((-1, -1), {})
 
+    @functools.cached_property
+    def _commands(self) -> list[dict[str, Any]]:
+        return describe_commands(STAGES)
+
     @property
     def app(self) -> Starlette:
         """ASGI application."""
@@ -63,6 +68,11 @@ class Studio:
                 Route("/api/words", _answering(lambda _: episode.list_words(self._data))),
                 Route("/api/episodes/{id}", _answering(self.describe_episode)),
                 Route("/api/episodes/{id}/signals", _answering(self.read_signals)),
+                Route("/api/gap", _answering(lambda _: gap.describe_gap(self._data))),
+                Route("/api/coverage", _answering(self.describe_map)),
+                Route("/api/coverage/{encoder}/points", _answering(self.read_points)),
+                Route("/api/coverage/{encoder}/clips/{row:int}", _answering(self.describe_clip)),
+                Route("/api/parameters", _answering(self.describe_parameters)),
                 Route("/api/datasets", _answering(lambda _: decisions.list_datasets(self._data))),
                 Route("/api/datasets/difference", _answering(self.compare_datasets)),
                 Route("/api/policies", _answering(lambda _: decisions.list_policies(self._data))),
@@ -78,7 +88,7 @@ class Studio:
                 Route("/api/episodes/{id}/replay", _answering(self.replay_in_twin)),
                 Route("/api/scenarios", _answering(self.list_scenarios)),
                 Route("/api/labels", _changing(self.write_labels), methods=["POST"]),
-                Route("/api/commands", _answering(lambda _: describe_commands(STAGES))),
+                Route("/api/commands", _answering(lambda _: self._commands)),
                 Route("/api/jobs", _answering(lambda _: self._jobs.list_jobs())),
                 Route("/api/jobs", _changing(lambda _, given: self._jobs.start(given)), methods=["POST"]),
                 Route("/api/jobs/{id}", _answering(lambda given: self._jobs.describe(given.path_params["id"]))),
@@ -157,6 +167,23 @@ class Studio:
     def compare_policies(self, request: Request) -> dict[str, Any]:
         """Return the paired comparison of two policies on a suite."""
         return decisions.compare_policies(self._data, *_read_words(request, "a", "b", "suite"))
+
+    def describe_map(self, request: Request) -> dict[str, Any]:
+        """Return what the map of clips shows."""
+        return coverage.describe_map(self._data, request.query_params.get("encoder", ""))
+
+    def read_points(self, request: Request) -> Response:
+        """Return the points of the map."""
+        made = coverage.read_points(self._data, request.path_params["encoder"])
+        return Response(made, media_type="application/octet-stream")
+
+    def describe_clip(self, request: Request) -> dict[str, Any]:
+        """Return a clip of the map and those nearest to it."""
+        return coverage.describe_clip(self._data, request.path_params["encoder"], request.path_params["row"])
+
+    def describe_parameters(self, request: Request) -> dict[str, Any]:
+        """Return the parameters that a run identified."""
+        return gap.describe_parameters(self._data, request.query_params.get("run", ""))
 
     def list_scenarios(self, _: Request) -> list[dict[str, Any]]:
         """Return all stored scenarios of the workspace."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pyarrow as pa
 from twinloop.catalog import Workspace
 from twinloop.catalog.querying import convert_to_json
 from twinloop.catalog.workspace import FILE
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
@@ -49,6 +52,43 @@ class StudioData:
         with self._lock:
             return self.workspace.query(sql, parameters, max_rows=most)
 
+    def results(self, verb: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return the latest runs of a command, newest first, each with its result; see `read_result`."""
+        rows = self.rows("SELECT * FROM runs WHERE verb = ? ORDER BY run_id DESC LIMIT 100", [verb])
+        return [(row, self.read_result(row)) for row in rows]
+
+    def read_result(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a run: the file that it wrote, or what the catalog recorded if that file is gone.
+
+        The catalog leaves out long lists. Damaged results are empty.
+
+        Args:
+            row: the run, as in the view ``runs``.
+        """
+        recorded = parse_recorded(row["result"], {})
+        recorded = recorded if isinstance(recorded, dict) else {}
+        folder = self.find_folder(row)
+        file = None if folder is None else folder / "result.json"
+        if file is None or not file.is_file():
+            return recorded
+        written = _read_result(file, file.stat().st_mtime_ns)
+        same = written.get("made") == recorded.get("made")  # else a later run wrote to the same folder
+        return {**recorded, **written} if same else recorded
+
+    def find_folder(self, row: Mapping[str, Any]) -> Path | None:
+        """Return the output folder of a run; None if it wrote none, or one outside the workspace or in a store."""
+        if not row["folder"] or "://" in row["folder"]:
+            return None
+        root = self.workspace.root.resolve()
+        folder = (root / row["folder"]).resolve()
+        return folder if folder.is_relative_to(root) and folder.is_dir() else None
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[Workspace]:
+        """Return a context manager for the workspace, in which no other request reads it."""
+        with self._lock:
+            yield self.workspace
+
     @property
     def moment(self) -> tuple[int, int]:
         """Counters that change with every commit to the catalog."""
@@ -59,6 +99,23 @@ class StudioData:
         place = self.workspace.locate(episode_id)
         info = place.folder / layout.INFO
         return _open_dataset(place.folder, info.stat().st_mtime_ns), place.index
+
+
+@functools.lru_cache(maxsize=200)
+def _read_result(file: Path, _mtime_ns: int) -> dict[str, Any]:
+    try:
+        value = replace_nonfinite(read_json(file))
+    except InputError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def parse_recorded(text: str, empty: Any) -> Any:
+    """Return the value of a JSON text of the catalog, or ``empty`` for a text that another program damaged."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return empty
 
 
 @functools.lru_cache(maxsize=16)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from twinloop.catalog import audit
 from twinloop.core.errors import UnknownNameError
 from twinloop.evaluate.comparison import compare_shared
 from twinloop.stats.proportion import clopper_pearson
-from twinloop.studio.data import StudioData
+from twinloop.studio.data import StudioData, parse_recorded
 
 _VERSIONS = "SELECT name, version, hash, sql, episodes, created, note FROM datasets ORDER BY name, version DESC"
 _CONTENT = """
@@ -111,15 +109,7 @@ def describe_releases(data: StudioData) -> dict[str, Any]:
     state, root = data.workspace.state, data.workspace.root
     found: dict[str, Any] = {name: data.rows(sql) for name, sql in _RELEASES.items()}
     for row in found["decisions"]:
-        row["record"] = _parse(row["record"])
+        row["record"] = parse_recorded(row["record"], {})
     head = audit.compare_head_file(root, state)
     entries = [entry.to_json() for entry in audit.read_entries(state)]
     return {**found, "audit": entries[::-1], "faults": audit.find_chain_faults(state) + ([head] if head else [])}
-
-
-def _parse(text: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

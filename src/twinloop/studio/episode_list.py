@@ -13,8 +13,8 @@ from twinloop.workflows.data.query import write_table
 
 MOST_PER_PAGE = 200
 # The outcome by people, rules and models if they gave one, else by the success condition of the task.
-_LABELLED = "(SELECT episode_id, value FROM consensus WHERE kind = 'success') l"
-_OUTCOME = "coalesce(l.value, CASE e.success WHEN true THEN 'yes' WHEN false THEN 'no' END, 'unknown')"
+LABELLED = "(SELECT episode_id, value FROM consensus WHERE kind = 'success') l"
+OUTCOME = "coalesce(l.value, CASE e.success WHEN true THEN 'yes' WHEN false THEN 'no' END, 'unknown')"
 _FINDINGS = (
     "(SELECT episode_id, count(*) AS findings FROM scores WHERE verdict IN ('bad', 'suspect') GROUP BY episode_id) f"
 )
@@ -62,8 +62,8 @@ def build_sql(filters: Mapping[str, str]) -> str:
         conditions.append(_format_range(filters["parameter"]))
     joined = f"\nLEFT JOIN {_FINDINGS} USING (episode_id)" if filters.get("order") == "suspect" else ""
     if "outcome" in filters:
-        joined += f"\nLEFT JOIN {_LABELLED} USING (episode_id)"
-        conditions.append(f"{_OUTCOME} = {quote_literal(filters['outcome'])}")
+        joined += f"\nLEFT JOIN {LABELLED} USING (episode_id)"
+        conditions.append(f"{OUTCOME} = {quote_literal(filters['outcome'])}")
     order = filters.get("order", "place")
     if order not in _ORDERS:
         raise UnknownNameError("order", order, _ORDERS, where="the list of episodes")
@@ -148,7 +148,7 @@ def count_values(data: StudioData) -> dict[str, list[dict[str, Any]]]:
         for name, column in _COLUMNS.items()
     }
     counted["outcome"] = data.rows(
-        f"SELECT {_OUTCOME} AS value, count(*) AS n FROM episodes e LEFT JOIN {_LABELLED} USING (episode_id) "  # noqa: S608 - ours
+        f"SELECT {OUTCOME} AS value, count(*) AS n FROM episodes e LEFT JOIN {LABELLED} USING (episode_id) "  # noqa: S608 - ours
         "GROUP BY 1 ORDER BY 2 DESC"
     )
     counted["verdict"] = data.rows(

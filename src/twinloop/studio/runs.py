@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.studio.data import StudioData
+from twinloop.studio.data import StudioData, parse_recorded
 
 REPORT = "report.html"
 _LISTED = 200
@@ -40,7 +39,7 @@ def describe_run(data: StudioData, run_id: str) -> dict[str, Any]:
         UnknownNameError: If no run has this id.
     """
     row = _find(data, run_id)
-    return {**_describe(data, row), "result": _parse(row["result"], {})}
+    return {**_describe(data, row), "result": data.read_result(row)}
 
 
 def find_report(data: StudioData, run_id: str) -> Path:
@@ -50,7 +49,7 @@ def find_report(data: StudioData, run_id: str) -> Path:
         UnknownNameError: If no run has this id.
         InputError: If the run wrote no report, or its folder is gone.
     """
-    folder = _find_folder(data, _find(data, run_id))
+    folder = data.find_folder(_find(data, run_id))
     if folder is None or not (folder / REPORT).is_file():
         raise InputError(f"Run {run_id} has no report, or its folder was removed.")
     return folder / REPORT
@@ -64,28 +63,12 @@ def _find(data: StudioData, run_id: str) -> dict[str, Any]:
     return rows[0]
 
 
-def _find_folder(data: StudioData, row: dict[str, Any]) -> Path | None:
-    """Return the output folder of a run; None if it wrote none, or one outside the workspace or in an object store."""
-    if not row["folder"] or "://" in row["folder"]:
-        return None
-    folder = (data.workspace.root / row["folder"]).resolve()
-    return folder if folder.is_relative_to(data.workspace.root.resolve()) and folder.is_dir() else None
-
-
 def _describe(data: StudioData, row: dict[str, Any]) -> dict[str, Any]:
-    folder, result = _find_folder(data, row), _parse(row["result"], {})
-    words = [str(word) for word in _parse(row["arguments"], [])]
+    folder, result = data.find_folder(row), parse_recorded(row["result"], {})
+    words = [str(word) for word in parse_recorded(row["arguments"], [])]
     return {
         **{name: row[name] for name in ("run_id", "verb", "folder", "started", "ended")},
         "command": ["twinloop", *([] if words[:1] == [row["verb"]] else [row["verb"]]), *words],
         "exit_code": result.get("exit_code") if isinstance(result, dict) else None,
         "report": folder is not None and (folder / REPORT).is_file(),
     }
-
-
-def _parse(text: str, empty: Any) -> Any:
-    """Return the value of a JSON text, or ``empty`` for a text that another program damaged."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return empty

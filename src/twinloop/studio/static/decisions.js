@@ -2,21 +2,13 @@
 
 import { get } from "./api.js";
 import { empty, fill, format, h } from "./dom.js";
+import { day, strip, table } from "./table.js";
 
-const day = (text) => new Date(text).toLocaleString("sv").slice(0, 16);
 const short = (hash) => h("code", { title: hash }, hash.slice(0, 12));
 const percent = (rate) => `${(100 * rate.estimate).toFixed(0)} % [${(100 * rate.low).toFixed(0)}, ${(100 * rate.high).toFixed(0)}]`;
 
-function table(heads, rows) {
-  return h("table", {}, h("thead", {}, h("tr", {}, heads.map((head) => h("th", {}, head)))),
-    h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", { class: typeof cell === "number" ? "number" : "" }, typeof cell === "number" ? format(cell) : cell))))));
-}
-
 // A success rate with its interval as a bar from 0 to 100 %.
-function bar(rate) {
-  const at = (value) => `${100 * value}%`;
-  return h("span", { class: "rate", title: `${percent(rate)}, exact 95 %` }, h("span", { style: `left:${at(rate.low)};width:${at(rate.high - rate.low)}` }), h("i", { style: `left:${at(rate.estimate)}` }));
-}
+const bar = (rate) => strip({ ...rate, from: 0, to: 1, title: `${percent(rate)}, exact 95 %` });
 
 const episodesOf = (sql) => `/episodes?${new URLSearchParams({ sql })}`;
 

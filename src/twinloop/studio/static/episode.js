@@ -32,6 +32,9 @@ export async function showEpisode(page, { words: [id], go, signal }) {
     plots.setBands(listBands(episode));
   };
   draw();
+  const given = new URLSearchParams(location.search);
+  if (given.has("frame")) transport.seek(Number(given.get("frame")));
+  if (given.has("twin")) twin.box.click();
   addEventListener("labelled", redraw, { signal });
   handleKeys({ episode, transport, redraw, go, signal });
 }

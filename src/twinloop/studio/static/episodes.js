@@ -1,6 +1,7 @@
 // The list of episodes: filters with counts, the SQL behind them, and previews.
 
 import { get } from "./api.js";
+import { film } from "./clips.js";
 import { empty, fill, h, isTyped, notify, seconds } from "./dom.js";
 import { label, toggleExcluded, undo } from "./labels.js";
 
@@ -94,7 +95,7 @@ function drawPages(list, address) {
 function drawRow(row) {
   const [text, tone] = OUTCOMES[row.labelled ?? (row.success === true ? "yes" : row.success === false ? "no" : "unknown")] ?? [row.labelled, ""];
   const link = h("a", { class: "episode", href: `/episodes/${row.episode_id}`, "data-id": row.episode_id },
-    drawPreview(row),
+    film(row, 0, row.frames - 1),
     h("span", { class: "what" }, h("b", {}, row.task || "no task"), h("span", { class: "soft" }, `${row.batch} · episode ${row.episode_index}`)),
     h("span", { class: `chip ${tone}`, title: row.labelled ? "by labels" : row.success === null ? "nobody judged it" : "by the task's own condition" }, text),
     h("span", { class: "chip" }, row.source),
@@ -105,20 +106,6 @@ function drawRow(row) {
     h("span", { class: "tags" }, row.excluded !== null ? h("span", { class: "chip bad", title: row.excluded }, "excluded") : null,
       row.tags.map((tag) => h("span", { class: "chip" }, tag))));
   return link;
-}
-
-// The middle image of the first camera; while the pointer rests on it, the video.
-function drawPreview(row) {
-  const [camera] = row.cameras;
-  if (!camera) return h("span", { class: "preview none" }, "no images");
-  const base = `/media/${row.episode_id}/${encodeURIComponent(camera)}`;
-  const image = h("img", { src: `${base}/${Math.floor(row.frames / 2)}.jpg?width=160`, loading: "lazy", alt: "", width: 96, height: 72 });
-  const preview = h("span", { class: "preview" }, image);
-  let timer = 0, frame = 0;
-  const step = () => { image.src = `${base}/${Math.min(row.frames - 1, Math.floor((frame++ % 16) * row.frames / 15))}.jpg?width=160`; };
-  preview.addEventListener("pointerenter", () => { frame = 0; step(); timer = setInterval(step, 250); });
-  preview.addEventListener("pointerleave", () => { clearInterval(timer); image.src = `${base}/${Math.floor(row.frames / 2)}.jpg?width=160`; });
-  return preview;
 }
 
 function handleKeys(rows, list, go, signal) {

@@ -4,6 +4,8 @@ import { get } from "./api.js";
 import { empty, fill, h, isTyped } from "./dom.js";
 import { showDatasets, showPolicies, showReleases, showScenarios } from "./decisions.js";
 import { showEpisode } from "./episode.js";
+import { showCoverage } from "./coverage.js";
+import { showGap, showParameters } from "./gap.js";
 import { showEpisodes } from "./episodes.js";
 import { openHelp } from "./help.js";
 import { showForm, showJob, showLive } from "./jobs.js";
@@ -12,6 +14,9 @@ import { showRun, showRuns } from "./runs.js";
 const PAGES = [
   { path: /^\/(episodes)?$/, show: showEpisodes, title: "Episodes" },
   { path: /^\/episodes\/([^/]+)$/, show: showEpisode, title: "Episode" },
+  { path: /^\/gap$/, show: showGap, title: "Gap" },
+  { path: /^\/coverage$/, show: showCoverage, title: "Coverage" },
+  { path: /^\/parameters$/, show: showParameters, title: "Parameters" },
   { path: /^\/datasets$/, show: showDatasets, title: "Datasets" },
   { path: /^\/policies$/, show: showPolicies, title: "Policies" },
   { path: /^\/releases$/, show: showReleases, title: "Releases" },
@@ -22,7 +27,7 @@ const PAGES = [
   { path: /^\/runs$/, show: showRuns, title: "Runs" },
   { path: /^\/runs\/([^/]+)$/, show: showRun, title: "Run" },
 ];
-const LINKS = [["Episodes", "/episodes"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Scenarios", "/scenarios"], ["Runs", "/runs"], ["Live", "/live"]];
+const LINKS = [["Episodes", "/episodes"], ["Gap", "/gap"], ["Parameters", "/parameters"], ["Coverage", "/coverage"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Scenarios", "/scenarios"], ["Runs", "/runs"], ["Live", "/live"]];
 
 let leave = null;
 let about = {};

@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { empty, fill, format, h, notify } from "./dom.js";
+import { day, interval } from "./table.js";
 
 const PER_PAGE = 200;
 
@@ -11,7 +12,6 @@ function duration(run) {
   return took < 6000 ? `${(took / 60).toFixed(1)} min` : `${(took / 3600).toFixed(1)} h`;
 }
 
-const when = (text) => new Date(text).toLocaleString("sv").slice(0, 16);
 // Words that a shell would change are quoted, so that the line can be pasted.
 export const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 const line = (run) => run.command.map(quote).join(" ");
@@ -34,7 +34,7 @@ export async function showRuns(page, { signal }) {
         list.offset ? h("a", { href: address({ offset: Math.max(0, list.offset - PER_PAGE) }) }, "‹ newer") : null,
         last < list.total ? h("a", { href: address({ offset: last }) }, "older ›") : null),
       list.rows.length ? h("div", { class: "rows" }, list.rows.map((run) => h("a", { class: "run", href: `/runs/${run.run_id}` },
-        h("span", { class: "soft number" }, when(run.started)), h("b", {}, run.verb), h("code", {}, line(run)),
+        h("span", { class: "soft number" }, day(run.started)), h("b", {}, run.verb), h("code", {}, line(run)),
         h("span", { class: "number" }, duration(run)), drawState(run))))
         : empty("No runs yet", "Commands that run in this workspace are recorded here.", h("pre", {}, "twinloop gap --data data/real")))));
 }
@@ -49,7 +49,7 @@ export async function showRun(page, { words: [id], signal }) {
   const copy = () => navigator.clipboard.writeText(line(run)).then(() => notify("Copied."), () => notify("The browser does not allow copying."));
   fill(page, h("article", { class: "run-page" },
     h("div", { class: "row title" }, h("a", { href: "/runs" }, "‹ runs"), h("h1", {}, run.verb), drawState({ ...run, report: false }),
-      h("span", { class: "soft" }, `${when(run.started)} · ${duration(run)}`, run.folder ? ` · ${run.folder}` : "")),
+      h("span", { class: "soft" }, `${day(run.started)} · ${duration(run)}`, run.folder ? ` · ${run.folder}` : "")),
     h("div", { class: "row command" }, h("code", {}, line(run)), h("button", { onclick: copy }, "Copy")),
     run.report ? h("iframe", { class: "report", title: "Report", sandbox: "allow-scripts allow-downloads", src: `/reports/${encodeURIComponent(run.run_id)}.html` }) : null,
     h("h2", {}, "Result"), drawValue(run.result, 0)));
@@ -58,7 +58,7 @@ export async function showRun(page, { words: [id], signal }) {
 // A result as a tree: an interval as one line, short lists in a row, everything else folded from the third level on.
 function drawValue(value, depth) {
   if (value === null || typeof value !== "object") return h("span", { class: typeof value === "number" ? "number" : "" }, format(value));
-  if (isInterval(value)) return h("span", { class: "number" }, `${format(value.estimate)} [${format(value.low)}, ${format(value.high)}]`);
+  if (isInterval(value)) return h("span", { class: "number" }, interval(value));
   const rows = Object.entries(value);
   if (!rows.length) return h("span", { class: "soft" }, Array.isArray(value) ? "none" : "empty");
   if (Array.isArray(value) && value.length <= 12 && value.every((one) => one === null || typeof one !== "object")) return h("span", { class: "number" }, value.map(format).join(", "));

@@ -205,8 +205,13 @@ def format_failure_rate(failure: float, judged: int) -> str:
 def result_to_json(measured: CoverageResult) -> dict[str, Any]:
     """Return the result as a JSON-compatible dictionary for files (schema 1)."""
     space = measured.space
-    clips = measured.real_rows
-    order = np.argsort(-measured.coverage.ratio, kind="stable")
+    clips, order = measured.real_rows, np.argsort(-measured.coverage.ratio, kind="stable")
+
+    def place(row: int) -> dict[str, Any]:
+        members, episode = measured.real.members, int(clips.episode[row])
+        name = members[episode].episode_id if episode < len(members) else str(row)
+        return {"episode": name, "first_frame": int(clips.first[row])}
+
     return {
         "schema": 1,
         "real": {"label": measured.real.label, "episodes": len(measured.real.members), "clips": len(clips)},
@@ -219,17 +224,15 @@ def result_to_json(measured: CoverageResult) -> dict[str, Any]:
         "whitening": None if measured.whitening is None else measured.whitening.to_json(),
         "metrics": measured.coverage.to_json(),
         "uncovered": [
-            {
-                "episode": measured.real.members[int(clips.episode[row])].episode_id
-                if len(measured.real.members) > int(clips.episode[row])
-                else str(row),
-                "first_frame": int(clips.first[row]),
-                "distance": float(measured.coverage.ratio[row]),
-            }
+            {**place(row), "distance": float(measured.coverage.ratio[row])}
             for row in map(int, order)
             if measured.coverage.uncovered_mask[row]
         ],
-        "holes": [hole.to_json() | {"middle": describe_hole_center(measured, hole)} for hole in measured.holes],
+        "holes": [
+            hole.to_json()
+            | {"middle": describe_hole_center(measured, hole), "places": [place(int(row)) for row in hole.clips]}
+            for hole in measured.holes
+        ],
         "parameters": None
         if space is None
         else {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -75,9 +75,9 @@ def find_past_runs(folders: Sequence[Path], kind: str) -> list[PastRun]:
             raise InputError(f"{folder} is not a folder. Give folders of gap runs, or one that holds them.")
     files = sorted({file.resolve() for folder in folders for file in folder.rglob("result.json")})
     read = [(file, _read_result(file)) for file in files]
-    runs = [_parse_past_run(file.parent, result) for file, result in read if _is_gap(result) and result["kind"] == kind]
+    runs = [parse_past_run(file.parent, result) for file, result in read if is_gap(result) and result["kind"] == kind]
     if not runs:
-        kinds = sorted({result["kind"] for _, result in read if _is_gap(result)})
+        kinds = sorted({result["kind"] for _, result in read if is_gap(result)})
         found = (
             f"There are runs of: {', '.join(kinds)}; give one of them as --kind"
             if kinds
@@ -116,7 +116,23 @@ def run_gap_history(request: GapHistoryRequest, console: Console) -> dict[str, A
     }
 
 
-def _is_gap(result: dict[str, Any]) -> bool:
+def parse_past_run(folder: Path, result: Mapping[str, Any]) -> PastRun:
+    """Read a stored gap measurement from the content of its result.json; see `is_gap`."""
+    twin, data = _as_record(result.get("twin")), _as_record(result.get("data"))
+    return PastRun(
+        folder=folder,
+        made_at=result.get("made") or "",
+        twin=twin.get("name", ""),
+        twin_hash=twin.get("hash", ""),
+        data=data.get("label", data.get("name", "")),
+        data_hash=data.get("hash", ""),
+        params=result.get("params") or "",
+        metrics=read_headlines(result),
+    )
+
+
+def is_gap(result: Mapping[str, Any]) -> bool:
+    """Return whether a result is that of a gap measurement with headline metrics."""
     return result.get("verb") == "gap" and "kind" in result and bool(result.get("headline"))
 
 
@@ -142,20 +158,6 @@ def _refuse_output(output: Path) -> None:
         raise InputError(f"{output} is a folder, and the history is one page. Name a file in it, such as history.html.")
     if output.exists() and output.suffix not in _PAGES:
         raise InputError(f"{output} exists and is not an HTML page. Name another --output, such as history.html.")
-
-
-def _parse_past_run(folder: Path, result: dict[str, Any]) -> PastRun:
-    twin, data = _as_record(result.get("twin")), _as_record(result.get("data"))
-    return PastRun(
-        folder=folder,
-        made_at=result.get("made") or "",
-        twin=twin.get("name", ""),
-        twin_hash=twin.get("hash", ""),
-        data=data.get("label", data.get("name", "")),
-        data_hash=data.get("hash", ""),
-        params=result.get("params") or "",
-        metrics=read_headlines(result),
-    )
 
 
 def _select_metrics(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:

@@ -1,0 +1,22 @@
+// Short parts of episodes as small films, with a link to the moment.
+
+import { h } from "./dom.js";
+
+// The middle image of the first camera; while the pointer rests on it, 16 images of these frames in turn.
+export function film({ episode_id, cameras: [camera] }, first, last) {
+  if (!camera) return h("span", { class: "preview none" }, "no images");
+  const address = (share) => `/media/${episode_id}/${encodeURIComponent(camera)}/${Math.round(first + share * (last - first))}.jpg?width=160`;
+  const image = h("img", { src: address(0.5), loading: "lazy", alt: "", width: 96, height: 72 });
+  const preview = h("span", { class: "preview" }, image);
+  let timer = 0, number = 0;
+  const step = () => { image.src = address((number++ % 16) / 15); };
+  preview.addEventListener("pointerenter", () => { number = 0; step(); timer = setInterval(step, 250); });
+  preview.addEventListener("pointerleave", () => { clearInterval(timer); image.src = address(0.5); });
+  return preview;
+}
+
+// A clip with its film, and a link to its first frame; `more` are further words of the address.
+export function drawClip(row, words, more = {}) {
+  return h("a", { class: "clip", href: `/episodes/${row.episode_id}?${new URLSearchParams({ frame: row.first_frame, ...more })}` }, film(row, row.first_frame, row.last_frame),
+    h("span", { class: "what" }, h("b", {}, `${row.source}, frames ${row.first_frame}–${row.last_frame}`), h("span", { class: "soft" }, `${row.batch} · episode ${row.episode_index}`), words ? h("span", { class: "soft" }, words) : null));
+}
