@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from support.exports import generated_dataset
@@ -263,3 +265,31 @@ def test_a_list_becomes_a_dataset_version_and_an_episode_a_scenario(page):
     page.get_by_role("link", name="make a scenario").click()
     page.get_by_label("EPISODE").wait_for()
     assert page.get_by_label("EPISODE").input_value() == "first:1"
+
+
+def compared(page) -> list[dict]:
+    """What the server says of both episodes of a comparison."""
+    ids = re.findall(r"[0-9a-f]{64}", page.url)
+    return [page.evaluate(f"fetch('/api/episodes/{one}').then((answer) => answer.json())") for one in ids]
+
+
+def test_two_episodes_are_compared_on_one_transport(page):
+    page.locator(".episode").nth(1).click()
+    page.wait_for_selector(".plots canvas")
+    page.keyboard.press("c")
+    page.get_by_text("marked for comparison").wait_for()
+    page.keyboard.press("n")
+    page.get_by_role("link", name="compare with the marked one").click()
+    page.get_by_text("A is drawn first").wait_for()
+    wait_until(page, "document.querySelectorAll('video').length === 4")
+    wait_until(page, "[...document.querySelectorAll('video')].every((one) => one.readyState > 1)")
+    page.locator(".transport input[type=range]").fill("30")
+    starts = [camera["start_s"] for one in compared(page) for camera in one["cameras"]]
+    times = page.evaluate("[...document.querySelectorAll('video')].map((one) => one.currentTime)")
+    assert [time - start for time, start in zip(times, starts, strict=True)] == pytest.approx([30.5 / 30] * 4, abs=0.01)
+    readings = page.locator(".reading").first.text_content().split("·")
+    assert len(readings) == 2
+    assert readings[0].strip() != readings[1].strip()
+    with page.expect_download() as download:
+        page.locator(".plot .save").first.click(force=True)
+    assert download.value.path().read_bytes()[:4] == b"\x89PNG"

@@ -1,25 +1,28 @@
 // One episode: all cameras on one transport, signals with one cursor, labels, findings, parameters and relatives.
 
 import { get, getFloats } from "./api.js";
+import { drawMark, mark } from "./compare.js";
 import { fill, format, h, isTyped, notify, seconds } from "./dom.js";
 import { LIST } from "./episodes.js";
 import { choose, label, removeLabel, toggleExcluded, undo, words } from "./labels.js";
-import { groupSignals, Plots } from "./plots.js";
+import { groupSignals, Plots, tabulate } from "./plots.js";
+import { drawCsv } from "./table.js";
 import { Transport } from "./transport.js";
 import { View3d } from "./view3d.js";
 
 export async function showEpisode(page, { words: [id], go, signal }) {
   const [episode, signals] = await Promise.all([get(`/api/episodes/${id}`, {}, signal), get(`/api/episodes/${id}/signals`, {}, signal)]);
   const { facts } = episode;
-  const transport = new Transport({ id, frames: facts.frames, fps: facts.fps, cameras: episode.cameras });
-  const plots = new Plots({ frames: signals.frames, fps: signals.fps, channels: groupSignals(signals.signals), bands: listBands(episode), seek: (frame) => transport.seek(frame) });
+  const transport = new Transport({ ...facts, cameras: listCameras(episode) });
+  const channels = groupSignals(signals.signals);
+  const plots = new Plots({ frames: signals.frames, fps: signals.fps, channels, bands: listBands(episode), seek: (frame) => transport.seek(frame) });
   const twin = new TwinBeside({ id, signal, transport, plots });
   transport.onframe = (frame) => { plots.moveCursor(frame); twin.view?.show(frame); };
   signal.addEventListener("abort", () => { transport.close(); plots.close(); twin.view?.close(); });
   const side = h("aside", { "aria-label": "Facts" });
   const title = h("div", { class: "row title" });
   fill(page, h("article", { class: "episode-page" }, title, h("div", { class: "columns" },
-    h("div", {}, transport.element, twin.element, plots.element), side)));
+    h("div", {}, transport.element, twin.element, plots.element, drawCsv(`${facts.batch}-${facts.episode_index}`, () => tabulate([...plots.extra, ...channels], signals.fps))), side)));
   twin.open();
 
   const redraw = async () => {
@@ -36,8 +39,12 @@ export async function showEpisode(page, { words: [id], go, signal }) {
   if (given.has("frame")) transport.seek(Number(given.get("frame")));
   if (given.has("twin")) twin.box.click();
   addEventListener("labelled", redraw, { signal });
-  handleKeys({ episode, transport, redraw, go, signal });
+  handleKeys({ episode, title, transport, redraw, go, signal });
 }
+
+// The cameras of an episode, as the transport plays them.
+export const listCameras = ({ facts: { episode_id: id, frames, fps }, cameras }, before = "") =>
+  cameras.map((one) => ({ ...one, id, frames, fps, label: before + one.name }));
 
 // The episode in three dimensions, and on request the twin's replay of its commands beside it.
 class TwinBeside {
@@ -78,7 +85,7 @@ class TwinBeside {
   }
 }
 
-const listBands = (episode) => [
+export const listBands = (episode) => [
   ...episode.labels.filter((one) => one.first_frame !== null).map((one) => ({ ...one, label: one.value, tone: "" })),
   ...episode.scores.filter((one) => one.first_frame !== null && ["bad", "suspect"].includes(one.verdict)).map((one) => ({ ...one, label: one.check, tone: "bad" })),
 ];
@@ -98,6 +105,7 @@ function drawTitle(title, episode) {
     h("span", { class: "chip" }, facts.source), facts.excluded !== null ? h("span", { class: "chip bad", title: facts.excluded }, "excluded") : null,
     h("span", { class: "soft" }, `${facts.batch} · episode ${facts.episode_index} · ${facts.frames} frames · ${seconds(facts.duration_s)}`),
     h("span", { class: "grow" }),
+    drawMark(facts.episode_id),
     h("a", { href: `/start/${encodeURIComponent("scenario from-failure")}?${new URLSearchParams({ EPISODE: `${facts.batch}:${facts.episode_index}` })}` }, "make a scenario"),
     before ? h("a", { href: `/episodes/${before}`, rel: "prev" }, "‹ previous") : null,
     after ? h("a", { href: `/episodes/${after}`, rel: "next" }, "next ›") : null);
@@ -157,7 +165,7 @@ function drawRelatives(episode) {
   return rows.some(([, value]) => value && value.length) ? h("section", {}, h("h2", {}, "Relatives"), drawTable(rows)) : null;
 }
 
-function handleKeys({ episode, transport, redraw, go, signal }) {
+function handleKeys({ episode, title, transport, redraw, go, signal }) {
   let begin = null;
   const id = episode.facts.episode_id;
   const visit = (one) => one && go(`/episodes/${one}`);
@@ -171,6 +179,7 @@ function handleKeys({ episode, transport, redraw, go, signal }) {
       const why = await choose("Class of the failure", failures);
       if (why) await label(id, { kind: "success", value: "no" }, { kind: "failure", value: why }).then(redraw);
     },
+    c: () => { mark(id); drawTitle(title, episode); },
     t: async () => { const tag = await choose("Tag", (await words()).tags); if (tag) await label(id, { kind: "tag", value: tag }).then(redraw); },
     "[": () => { begin = transport.frame; notify(`The subtask begins at frame ${begin}; press ] where it ends.`); },
     "]": async () => {

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { empty, fill, h, isTyped } from "./dom.js";
 import { showDatasets, showPolicies, showReleases, showScenarios } from "./decisions.js";
 import { showEpisode } from "./episode.js";
+import { showComparison } from "./compare.js";
 import { showCoverage } from "./coverage.js";
 import { showGap, showParameters } from "./gap.js";
 import { showEpisodes } from "./episodes.js";
@@ -14,6 +15,7 @@ import { showRun, showRuns } from "./runs.js";
 const PAGES = [
   { path: /^\/(episodes)?$/, show: showEpisodes, title: "Episodes" },
   { path: /^\/episodes\/([^/]+)$/, show: showEpisode, title: "Episode" },
+  { path: /^\/compare$/, show: showComparison, title: "Two episodes" },
   { path: /^\/gap$/, show: showGap, title: "Gap" },
   { path: /^\/coverage$/, show: showCoverage, title: "Coverage" },
   { path: /^\/parameters$/, show: showParameters, title: "Parameters" },

@@ -23,6 +23,13 @@ export function groupSignals(signals) {
   return channels;
 }
 
+// All values of some channels as the heads and rows of a table, a row per frame.
+export function tabulate(channels, fps) {
+  const lines = channels.flatMap(({ title, unit, lines: all }) => all.map(({ label, values }) => ({ head: `${title} ${label}${unit ? ` (${unit})` : ""}`, values })));
+  const frames = Math.max(0, ...lines.map((line) => line.values.length));
+  return [["frame", "time (s)", ...lines.map((line) => line.head)], Array.from({ length: frames }, (_, frame) => [frame, frame / fps, ...lines.map((line) => line.values[frame] ?? "")])];
+}
+
 // A list of plots. `bands` are {first_frame, last_frame, tone}: those of the tone "bad" are lines below the plots, others
 // areas. `seek(frame)` is called on a click or a drag.
 export class Plots {
@@ -64,7 +71,8 @@ export class Plots {
     const canvas = h("canvas", { role: "img", "aria-label": `${channel.title} over time` });
     const reading = h("span", { class: "reading" });
     const element = h("figure", { class: "plot" },
-      h("figcaption", {}, h("b", {}, channel.title), channel.unit ? h("span", { class: "soft" }, ` ${channel.unit}`) : null, reading), canvas);
+      h("figcaption", {}, h("b", {}, channel.title), channel.unit ? h("span", { class: "soft" }, ` ${channel.unit}`) : null, reading,
+        h("a", { class: "save", href: "#", download: `${channel.title}.png`, onclick: (event) => { event.currentTarget.href = canvas.toDataURL("image/png"); } }, "image")), canvas);
     const at = (event) => {
       const box = canvas.getBoundingClientRect();
       const share = (event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT);
@@ -139,7 +147,7 @@ export class Plots {
       context.beginPath();
       let down = false;
       const step = Math.max(1, Math.floor(this.frames / (4 * width)));
-      for (let frame = 0; frame < this.frames; frame += step) {
+      for (let frame = 0; frame < line.values.length; frame += step) {
         const value = line.values[frame];
         if (!Number.isFinite(value)) { down = false; continue; }
         if (down) context.lineTo(x(frame), y(value)); else context.moveTo(x(frame), y(value));

@@ -15,8 +15,11 @@ export function table(heads, rows, { csv } = {}) {
   const shown = (cell) => (typeof cell === "number" ? format(cell) : cell?.element ?? cell);
   const made = h("table", {}, h("thead", {}, h("tr", {}, heads.map((head) => h("th", {}, head)))),
     h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", { class: typeof cell === "number" ? "number" : "" }, shown(cell)))))));
-  return csv ? h("div", { class: "with-csv" }, made, h("a", { class: "csv", href: "#", download: `${csv}.csv`, onclick: (event) => { event.currentTarget.href = toCsv(heads, rows); } }, "CSV")) : made;
+  return csv ? h("div", { class: "with-csv" }, made, drawCsv(csv, () => [heads, rows])) : made;
 }
+
+// A link that downloads a table as CSV; `make` returns its heads and rows when it is used.
+export const drawCsv = (name, make) => h("a", { class: "csv", href: "#", download: `${name}.csv`, onclick: (event) => { event.currentTarget.href = toCsv(...make()); } }, "CSV");
 
 function toCsv(heads, rows) {
   const words = (cell) => (cell?.text ?? (cell instanceof Node ? cell.textContent : cell ?? ""));

@@ -1,13 +1,14 @@
-// Play all cameras of an episode together. The first video is the clock; the others follow it.
+// Play all cameras of one or two episodes together. The first video is the clock; the others follow it.
 
 import { h, seconds } from "./dom.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
 export class Transport {
-  constructor({ id, frames, fps, cameras }) {
-    Object.assign(this, { id, frames, fps, frame: 0, playing: false, speed: 1, onframe: () => {} });
-    this.videos = cameras.map(({ name, start_s }) => this.#video(name, start_s));
+  // Each camera has a name, a label, the episode's id, frames and fps, and the time at which its video begins in the file.
+  constructor({ frames, fps, cameras }) {
+    Object.assign(this, { frames, fps, frame: 0, playing: false, speed: 1, onframe: () => {} });
+    this.videos = cameras.map((camera) => this.#video(camera));
     this.slider = h("input", { type: "range", min: 0, max: Math.max(0, frames - 1), value: 0, step: 1, "aria-label": "Frame", oninput: () => this.seek(Number(this.slider.value)) });
     this.button = h("button", { class: "play", "aria-label": "Play", onclick: () => this.toggle() }, "▶");
     this.clock = h("span", { class: "clock" });
@@ -19,22 +20,25 @@ export class Transport {
     this.#show();
   }
 
-  #video(name, start) {
-    const base = `/media/${this.id}/${encodeURIComponent(name)}`;
-    const video = h("video", { muted: true, playsInline: true, preload: "auto", src: `${base}.mp4`, "aria-label": `Camera ${name}` });
-    const still = h("img", { alt: `Camera ${name}`, hidden: true });
-    const one = { name, start, video, still, broken: false, base,
-      element: h("figure", {}, video, still, h("figcaption", {}, h("span", {}, name), h("a", { download: "", onclick: (event) => { event.currentTarget.href = `${base}/${this.frame}.jpg?width=1280`; }, href: `${base}/0.jpg?width=1280` }, "image"))) };
+  #video({ id, name, label, start_s, frames, fps }) {
+    const base = `/media/${id}/${encodeURIComponent(name)}`;
+    const video = h("video", { muted: true, playsInline: true, preload: "auto", src: `${base}.mp4`, "aria-label": `Camera ${label}` });
+    const still = h("img", { alt: `Camera ${label}`, hidden: true });
+    const one = { name, start: start_s, frames, fps, video, still, broken: false, base,
+      element: h("figure", {}, video, still, h("figcaption", {}, h("span", {}, label), h("a", { download: "", onclick: (event) => { event.currentTarget.href = `${base}/${this.#own(one)}.jpg?width=1280`; }, href: `${base}/0.jpg?width=1280` }, "image"))) };
     video.addEventListener("loadedmetadata", () => this.#place(one));
     // A browser without the codec gets single images instead.
     video.addEventListener("error", () => { one.broken = true; video.hidden = true; still.hidden = false; this.#place(one); });
     return one;
   }
 
+  // The frame of a camera at the moment that is shown: another episode can have another rate, or be shorter.
+  #own = (one, frame = this.frame) => Math.min(one.frames - 1, Math.round((frame * one.fps) / this.fps));
+
   // Times are the middle of a frame: at its beginning, rounding would show the frame before.
   #place(one) {
-    if (one.broken) one.still.src = `${one.base}/${this.frame}.jpg`;
-    else if (one.video.readyState) one.video.currentTime = one.start + (this.frame + 0.5) / this.fps;
+    if (one.broken) one.still.src = `${one.base}/${this.#own(one)}.jpg`;
+    else if (one.video.readyState) one.video.currentTime = one.start + (this.#own(one) + 0.5) / one.fps;
   }
 
   #setSpeed(speed) {
@@ -70,8 +74,8 @@ export class Transport {
     const frame = lead ? Math.floor((lead.video.currentTime - lead.start) * this.fps)
       : Math.floor(this.started.frame + ((now - this.started.at) / 1000) * this.fps * this.speed);
     for (const one of this.videos) {
-      if (one.broken && frame !== this.frame) one.still.src = `${one.base}/${Math.min(frame, this.frames - 1)}.jpg`;
-      else if (lead && one !== lead && Math.abs(one.video.currentTime - one.start - (lead.video.currentTime - lead.start)) > 1.5 / this.fps) one.video.currentTime = one.start + lead.video.currentTime - lead.start;
+      if (one.broken && frame !== this.frame) one.still.src = `${one.base}/${this.#own(one, frame)}.jpg`;
+      else if (lead && one !== lead) this.#follow(one, lead.video.currentTime - lead.start);
     }
     if (frame >= this.frames - 1) {
       this.frame = this.frames - 1;
@@ -81,6 +85,13 @@ export class Transport {
     this.#show();
     requestAnimationFrame(this.#step);
   };
+
+  #follow(one, time) {
+    const last = (one.frames - 0.5) / one.fps;
+    if (time >= last && !one.video.paused) one.video.pause();
+    const wanted = one.start + Math.min(time, last);
+    if (Math.abs(one.video.currentTime - wanted) > 1.5 / one.fps) one.video.currentTime = wanted;
+  }
 
   #show() {
     this.slider.value = this.frame;
