@@ -53,7 +53,7 @@ def test_colours_and_bars_leave_no_control_characters_in_the_log(tmp_path):
     program = (
         "import sys; from types import SimpleNamespace as N; from pathlib import Path\n"
         "from twinloop.cli.output import directed_output\n"
-        "with directed_output(N(log_file=Path(sys.argv[1]))):\n"
+        "with directed_output('query', N(log_file=Path(sys.argv[1]))):\n"
         "    sys.stderr.write('\\x1b[2K10 %\\r\\x1b[2K20 %\\r\\x1b[1mdone\\x1b[0m\\n')\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "log.txt")], check=True, capture_output=True)

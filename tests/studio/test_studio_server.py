@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ from PIL import Image
 from support.quality import write_dataset
 from support.studio import Client, Server, studio_workspace
 from twinloop.catalog import Workspace
+from twinloop.report.page import ReportPage
 from twinloop.stats.proportion import clopper_pearson
 
 pytest.importorskip("starlette")
@@ -439,3 +442,28 @@ def test_a_dataset_outside_a_workspace_is_shown_and_not_changed(tmp_path):
     with Server(dataset, environment={"XDG_CACHE_HOME": str(tmp_path / "cache")}) as server:
         assert server.admit().get("/api/episodes?tag=kept")["total"] == 1
     assert {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()} == before
+
+
+def test_the_folder_of_a_run_opens_its_page(tmp_path, folder):
+    alone = tmp_path / "fit"
+    alone.mkdir()
+    (alone / "result.json").write_text('{"verb": "identify", "estimates": [], "made": "2026-01-02T03:04:05"}')
+    ReportPage("Alone").text("It stands alone.").write(alone / "report.html")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for _ in range(2):  # the second time it is known
+        with Server(alone, environment=cache) as server:
+            client = server.admit()
+            (run,) = client.get("/api/runs")["rows"]
+            assert (run["verb"], run["report"]) == ("identify", True)
+            assert b"It stands alone." in client.ask("GET", f"/reports/{run['run_id']}.html").body
+            assert client.get(f"/api/runs/{run['run_id']}")["result"]["estimates"] == []
+            assert client.start == f"/runs/{run['run_id']}"
+    assert sorted(path.name for path in alone.iterdir()) == ["report.html", "result.json"]
+
+
+def test_a_folder_that_is_none_of_these_is_refused(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "twinloop", "studio", str(tmp_path), "--no-browser"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "nor the folder of a run" in " ".join(done.stderr.split())

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from twinloop.catalog import Workspace
 from twinloop.core.evaluation import Evaluation
 from twinloop.release.gate_config import InvariantRule, RobotRule, parse_gate
 from twinloop.stats import paired_p_values
@@ -32,7 +33,8 @@ def test_the_loop_closes_from_a_relative_folder(tmp_path, monkeypatch):
     }
     for name, value in small.items():
         monkeypatch.setattr(policies, name, value)
-    half = policies.run_policy_loop(Path("out/loop"), 3, console=Console(quiet=True), step=lambda _: nullcontext())
+    Workspace.create(Path("out/cell")).close()
+    half = policies.run_policy_loop(Path("out/cell"), 3, console=Console(quiet=True), step=lambda _: nullcontext())
     assert half.robot.seed == policies.FIRST_ROBOT + 3
     assert list(half.success) == ["taught", "after"]
     assert {len(won) for won in half.success.values()} == {6}
@@ -50,6 +52,10 @@ def test_the_loop_closes_from_a_relative_folder(tmp_path, monkeypatch):
     # the workspace records the worlds that taught both policies
     assert rules["context"]["evidence"]["episodes"] == 2 * 16 + 4 * 8
     assert half.champion == f"pick-and-place@{1 + half.gate['passed']}"
+    with Workspace.open(Path("out/cell")) as held:
+        rows = held.query("SELECT policy, count(*) AS n FROM latest_evaluations WHERE source = 'real' GROUP BY 1")
+        assert sorted(rows["n"].to_pylist()) == [6, 6]
+        assert held.query("SELECT * FROM episodes").num_rows >= 1  # the recorded failure
     page = ReportPage("demo")
     page.key_metrics([policies.policy_metric(half)])
     policies.policy_section(page, half)

@@ -117,9 +117,9 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
         return 0 if words else 2
     command, request = program.parse(words)
     try:
-        with directed_output(request):
+        with directed_output(words[0], request):
             return _run_command(command, request, words, recorded=program.recorded)
-    except InputError as error:  # of the log file: the command's own errors are printed, and in the log
+    except TwinloopError as error:  # of the log file or a tracker: the command's own errors are printed, and in the log
         return _print_error(error, json=request.json)
 
 

@@ -1,4 +1,4 @@
-"""Direct what a command prints: to nowhere, to more lines, or also to a file."""
+"""Direct what a command prints and reports: to nowhere, to more lines, also to a file, and to programs with plots."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from twinloop.core import progress
 from twinloop.core.console import escape_control
 from twinloop.core.errors import InputError
+from twinloop.core.metrics import open_trackers
 from twinloop.core.redaction import redact_text
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours and movements of the cursor
@@ -28,11 +29,16 @@ class SafeFormatter(logging.Formatter):
 
 
 @contextlib.contextmanager
-def directed_output(request: Any) -> Generator[None]:
-    """Apply ``--quiet``, ``--verbose`` and ``--log-file`` of a request while the ``with`` block runs.
+def directed_output(verb: str, request: Any) -> Generator[None]:
+    """Apply ``--quiet``, ``--verbose``, ``--log-file``, ``--track`` and ``--rerun`` while the ``with`` block runs.
+
+    Args:
+        verb: Name of the command.
+        request: Its request.
 
     Raises:
         InputError: If the log file cannot be written.
+        MissingDependencyError: If the package of a tracker is not installed.
     """
     with contextlib.ExitStack() as stack:
         if getattr(request, "log_file", None) is not None:
@@ -43,6 +49,9 @@ def directed_output(request: Any) -> Generator[None]:
             stack.enter_context(_logging())
         if getattr(request, "quiet", False):
             stack.enter_context(progress.hidden())
+        trackers = [*getattr(request, "track", ()), *(["rerun"] if getattr(request, "rerun", False) else [])]
+        if trackers:
+            stack.enter_context(open_trackers(trackers, verb=verb, output=request.output))
         yield
 
 

@@ -35,10 +35,11 @@ class AccessGuard:
         app: inner ASGI application.
         port: TCP port of the server.
         announce: function that is called with the address for the next browser, now and after each admission.
+        start: path of the page that an admitted browser gets first.
     """
 
-    def __init__(self, app: Any, port: int, announce: Callable[[str], None]) -> None:
-        self._app, self._announce = app, announce
+    def __init__(self, app: Any, port: int, announce: Callable[[str], None], *, start: str = "/") -> None:
+        self._app, self._announce, self._start = app, announce, start
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         self._cookie = f"twinloop_{port}"  # browsers share the cookies of all ports of a host
         self._admitted = set[str]()
@@ -79,7 +80,7 @@ class AccessGuard:
         secret = secrets.token_urlsafe(32)
         self._admitted.add(secret)
         self._renew_token()
-        response = RedirectResponse("/", 303)
+        response = RedirectResponse(self._start, 303)
         response.set_cookie(self._cookie, secret, httponly=True, samesite="lax")
         return response
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.workflows.run.results import replace_nonfinite
 
+RESULT = "result.json"  # of a run, in its output folder
 MOST_ROWS = 10_000  # of one answer; pages show far fewer
 
 
@@ -33,10 +35,11 @@ class StudioData:
         workspace: the open workspace.
         author: name under which labels are stored.
         where: the folder that the user named.
+        start: path of the first page.
     """
 
-    def __init__(self, workspace: Workspace, author: str, where: Path) -> None:
-        self.workspace, self.author, self.where = workspace, author, where
+    def __init__(self, workspace: Workspace, author: str, where: Path, start: str = "/") -> None:
+        self.workspace, self.author, self.where, self.start = workspace, author, where, start
         self._lock = threading.Lock()  # DuckDB's views are rebuilt for a statement, and must not change under another
 
     def rows(
@@ -68,7 +71,7 @@ class StudioData:
         recorded = parse_recorded(row["result"], {})
         recorded = recorded if isinstance(recorded, dict) else {}
         folder = self.find_folder(row)
-        file = None if folder is None else folder / "result.json"
+        file = None if folder is None else folder / RESULT
         if file is None or not file.is_file():
             return recorded
         written = _read_result(file, file.stat().st_mtime_ns)
@@ -76,12 +79,15 @@ class StudioData:
         return {**recorded, **written} if same else recorded
 
     def find_folder(self, row: Mapping[str, Any]) -> Path | None:
-        """Return the output folder of a run; None if it wrote none, or one outside the workspace or in a store."""
+        """Return the output folder of a run; None if it wrote none, or one in a store or outside the known folders.
+
+        Known are the workspace and the folder that the user named.
+        """
         if not row["folder"] or "://" in row["folder"]:
             return None
-        root = self.workspace.root.resolve()
-        folder = (root / row["folder"]).resolve()
-        return folder if folder.is_relative_to(root) and folder.is_dir() else None
+        folder = (self.workspace.root / row["folder"]).resolve()
+        known = any(folder.is_relative_to(path.resolve()) for path in (self.workspace.root, self.where))
+        return folder if known and folder.is_dir() else None
 
     @contextlib.contextmanager
     def reading(self) -> Generator[Workspace]:
@@ -125,10 +131,12 @@ def _open_dataset(folder: Path, _mtime_ns: int) -> DatasetReader:
 
 
 def open_folder(path: Path | None, author: str) -> StudioData:
-    """Open what the user named: a workspace, or a dataset, which gets a workspace in the cache folder of the user.
+    """Open what the user named: a workspace, a dataset, or the folder of a run.
+
+    A dataset or run outside a workspace gets one in the cache folder of the user.
 
     Raises:
-        InputError: If the folder is neither, or there is no workspace upwards from here.
+        InputError: If the folder is none of these, or there is no workspace upwards from here.
         DatasetError: If the dataset is damaged.
     """
     if path is None:
@@ -137,16 +145,38 @@ def open_folder(path: Path | None, author: str) -> StudioData:
     path = path.absolute()
     if (path / FILE).is_file():
         return StudioData(Workspace.open(path), author, path)
-    if not (path / layout.INFO).is_file():
+    around, run = Workspace.find(path), path / RESULT
+    if (path / layout.INFO).is_file():
+        if around is not None:
+            return StudioData(Workspace.open(around), author, path)
+        workspace = _open_kept(path)
+        workspace.add(path)
+        return StudioData(workspace, author, path)
+    if not run.is_file():
         raise InputError(
-            f"{path} is neither a workspace ({FILE}) nor a LeRobot v3.0 dataset ({layout.INFO}). Create a workspace "
-            "with `twinloop init FOLDER`, or convert a log with `twinloop import`."
+            f"{path} is neither a workspace ({FILE}) nor a LeRobot v3.0 dataset ({layout.INFO}) nor the folder of a "
+            f"run ({RESULT}). Create a workspace with `twinloop init FOLDER`, or convert a log with `twinloop import`."
         )
-    around = Workspace.find(path)
-    if around is not None:
-        return StudioData(Workspace.open(around), author, path)
+    workspace = _open_kept(path) if around is None else Workspace.open(around)
+    return StudioData(workspace, author, path, f"/runs/{_find_run(workspace, path)}")
+
+
+def _open_kept(path: Path) -> Workspace:
+    """Open the workspace in the user's cache for a folder that is in none; make it the first time."""
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     kept = Path(pooch.os_cache("twinloop")) / "studio" / f"{path.name}-{digest}"
-    workspace = Workspace.open(kept) if (kept / FILE).is_file() else Workspace.create(kept, name=path.name)
-    workspace.add(path)
-    return StudioData(workspace, author, path)
+    return Workspace.open(kept) if (kept / FILE).is_file() else Workspace.create(kept, name=path.name)
+
+
+def _find_run(workspace: Workspace, folder: Path) -> str:
+    """Return the id of the newest recorded run with an output folder; record it if the workspace does not know it."""
+    stored = str(folder.relative_to(workspace.root) if folder.is_relative_to(workspace.root) else folder)
+    found = workspace.query("SELECT run_id FROM runs WHERE folder = ? ORDER BY run_id DESC LIMIT 1", [stored])
+    if len(found):
+        return str(found["run_id"][0].as_py())
+    result = read_json(folder / RESULT)
+    if not isinstance(result, dict):
+        raise InputError(f"{folder / RESULT} is not the result of a run.")
+    verb, made = str(result.get("verb", "run")), datetime.fromtimestamp((folder / RESULT).stat().st_mtime, UTC)
+    kept = {name: result[name] for name in ("verb", "kind", "made") if name in result}
+    return workspace.record_run(verb, folder, kept, made, made, [])

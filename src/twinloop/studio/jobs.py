@@ -16,14 +16,14 @@ from typing import Any
 
 from twinloop.catalog.parts import ulid
 from twinloop.cli.main import STAGES, TWINLOOP
+from twinloop.core import metrics, progress
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.core.progress import VARIABLE
 from twinloop.studio.forms import describe_commands
 
 FOLDER = "runs/.studio"
-_JOB, _LOG, _PROGRESS, _ENDED = "job.json", "log.txt", "progress.json", "ended.json"
+_JOB, _LOG, _PROGRESS, _ENDED, _METRICS = "job.json", "log.txt", "progress.json", "ended.json", "metrics.jsonl"
 _TAIL = 64 << 10  # bytes of a log that a page shows
 _MOST_WORDS, _LONGEST_WORD = 400, 10_000
 _LISTED = 50
@@ -54,7 +54,8 @@ class Jobs:
         name = ulid()
         folder = self.root / FOLDER / name
         folder.mkdir(parents=True)
-        environment = {**os.environ, VARIABLE: str(folder / _PROGRESS), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        files = {progress.VARIABLE: str(folder / _PROGRESS), metrics.VARIABLE: str(folder / _METRICS)}
+        environment = {**os.environ, **files, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
         with (folder / _LOG).open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - our own program, with words that an admitted person chose
                 [sys.executable, "-m", "twinloop", *words],
@@ -77,7 +78,7 @@ class Jobs:
         return jobs
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return a job with the end of its log.
+        """Return a job with the end of its log, and the figures that it has reported, see `metrics.log_metrics`.
 
         Raises:
             UnknownNameError: If there is no such job.
@@ -87,7 +88,7 @@ class Jobs:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL))
             text = file.read().decode(errors="replace")
-        return {**self._read(name), "log": text}
+        return {**self._read(name), "log": text, "figures": metrics.read_metrics(self.root / FOLDER / name / _METRICS)}
 
     def stop(self, name: str) -> dict[str, Any]:
         """Stop a job as Ctrl-C does, so that finished parts are kept.

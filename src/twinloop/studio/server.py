@@ -17,11 +17,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def run_studio(request: StudioRequest, console: Console) -> dict[str, Any]:
-    """Show a workspace or a dataset in a browser until Ctrl-C.
+    """Show a workspace, a dataset or a run in a browser until Ctrl-C.
 
     Raises:
         MissingDependencyError: If the extra ``studio`` is not installed.
-        InputError: If the folder is neither a workspace nor a dataset, or the port is not available.
+        InputError: If the folder is none of these, or the port is not available.
     """
     try:
         import uvicorn  # pyright: ignore[reportMissingImports]
@@ -44,7 +44,7 @@ def run_studio(request: StudioRequest, console: Console) -> dict[str, Any]:
             webbrowser.open(address)
         first = False
 
-    guard = AccessGuard(Studio(data).app, port, announce)
+    guard = AccessGuard(Studio(data).app, port, announce, start=data.start)
     console.print("End with Ctrl-C.")
     config = uvicorn.Config(
         guard, lifespan="off", log_level="error", proxy_headers=False, server_header=False, timeout_graceful_shutdown=2

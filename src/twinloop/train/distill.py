@@ -29,6 +29,7 @@ from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
 from twinloop.core.files import sha256_json, write_bytes, write_json
+from twinloop.core.metrics import log_metrics
 from twinloop.core.params import ParamTable
 from twinloop.core.progress import announce, show_progress
 from twinloop.core.seeds import generator
@@ -71,6 +72,7 @@ _KEYS = {"state": STATE, "environment": ENVIRONMENT, "held": LAST_COMMAND, "labe
 # share them, so a history shows nothing of them.
 _ESTIMATES = ("joint/*", "actuator/*")
 _ESTIMATED_AT = 16  # steps of each episode at which the error of the estimates is measured
+_LOG_EVERY = 20  # steps between two losses that trackers get
 _WEAK = 0.8  # success rate of the expert below which people are told: our choice
 _SETTINGS = {"chunk_size": 1, "n_action_steps": 1, "last_command": True, "action_space": "delta_to_command"}
 # A policy from images looks ten times per second at 30 Hz.
@@ -381,8 +383,11 @@ class DistillRun:
                     rate = learning_rate(step, steps=steps, peak=config.lr, warmup=0.0)
                     for group in learner.optimizer.param_groups:
                         group["lr"] = rate
-                total += next(iter(learner.step(self._batch(columns, random)).values()))
+                loss = next(iter(learner.step(self._batch(columns, random)).values()))
+                total += loss
                 advance(1)
+                if (step + 1) % _LOG_EVERY == 0:
+                    log_metrics(number * config.steps + step + 1, {"loss": float(loss)})
         mean = float(total) / steps
         if not np.isfinite(mean):
             raise CheckFailedError(f"The loss of round {number} is not finite. Lower lr, and resume the run.")

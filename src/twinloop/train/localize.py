@@ -24,6 +24,7 @@ from twinloop.core.assignment import Assignment
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_bytes, write_json
+from twinloop.core.metrics import log_metrics
 from twinloop.core.pool import LocalProcesses
 from twinloop.core.progress import show_progress
 from twinloop.core.seeds import generator
@@ -64,6 +65,7 @@ _BATCH = 32  # worlds that are simulated together
 _PART = 128  # worlds of one file of images
 _AFTER = 15  # control steps after the first success in which images are still taken
 _CHECKPOINTS = 20
+_LOG_EVERY = 20  # steps between two losses that trackers get
 _MOVED = 1e-4  # m: a smaller change per control step is rest
 _WARMUP = 0.02  # share of the steps
 
@@ -345,6 +347,8 @@ def train_network(
             optimizer.step()
             recent = loss.detach() if step == 0 else 0.99 * recent + 0.01 * loss.detach()
             advance(1)
+            if (step + 1) % _LOG_EVERY == 0:
+                log_metrics(step + 1, {"loss": float(recent)})
             if (step + 1) % interval == 0:
                 if not torch.isfinite(recent):
                     raise CheckFailedError(f"The loss is not finite at step {step + 1}. Lower lr, and start again.")

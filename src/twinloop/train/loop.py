@@ -25,6 +25,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn  # pyright: ignore[report
 from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps, write_bytes
+from twinloop.core.metrics import log_metrics
 from twinloop.core.progress import show_progress
 from twinloop.core.seeds import generator, stream_key
 from twinloop.policies.policy import DOMAIN, Policy
@@ -170,6 +171,7 @@ def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float
 
 
 _EVERY_S = 60.0  # a checkpoint at least this often, which bounds the loss by a crash
+_LOGGED = 500  # losses that trackers get in a whole training
 _NAMED = 5  # frames that an error message lists
 
 
@@ -244,6 +246,7 @@ class TrainingLoop:
         self._mean = None if config.ema is None else WeightAverage(policy, config.ema)
         self._best: dict[str, Tensor] = {}
         self._every = max(1, config.steps // config.evaluations)
+        self._log_every = max(1, config.steps // _LOGGED)
 
     def run(self) -> None:
         """Train to the end; afterwards the policy has the weights that `TrainConfig.keep` selects.
@@ -335,9 +338,12 @@ class TrainingLoop:
         self._optimizer.step()
         if self._mean is not None:
             self._mean.update()
-        self.progress.summed += float(loss.detach())
+        value = float(loss.detach())
+        self.progress.summed += value
         self.progress.count += 1
         self.progress.step += 1
+        if self.progress.step % self._log_every == 0:
+            log_metrics(self.progress.step, {"loss": value, "learning_rate": rate})
 
     def _batch(self, frames: Ints, step: int) -> dict[str, Tensor]:
         batch = self.samples.batch(frames)
@@ -363,6 +369,7 @@ class TrainingLoop:
                 "sources": {error.source: {"scaled": error.scaled, "by_unit": error.means()} for error in errors},
             }
             self._update_best(metric)
+            log_metrics(progress.step, {"held-out error": metric})
         progress.evaluations.append(now)
 
     def _update_best(self, metric: float) -> None:

@@ -20,6 +20,7 @@ from twinloop import __version__
 from twinloop.core.assignment import Assignment
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_json
+from twinloop.core.metrics import log_metrics
 from twinloop.core.progress import show_progress
 from twinloop.core.seeds import MAX_EPISODES, stream_key
 from twinloop.dataset.storage.snapshot import hold_folder_lock
@@ -238,6 +239,8 @@ class ReinforceRun:
                 if not np.isfinite(list(facts.values())).all():
                     raise CheckFailedError(f"The update of iteration {number} is not finite. Lower lr.")
                 self.rows[-1].update(facts)
+                row = self.rows[-1]
+                log_metrics(number + 1, {"success": row["successes"] / row["worlds"], "return": row["return"], **facts})
                 self._save(trainer, statistics)
                 advance(samples)
 

@@ -2,6 +2,7 @@
 
 import { get, post } from "./api.js";
 import { empty, fill, h, notify } from "./dom.js";
+import { Plots } from "./plots.js";
 import { quote } from "./runs.js";
 
 const EVERY_MS = 1000;
@@ -52,8 +53,9 @@ function chooseCommand(commands, go) {
 }
 
 export async function showJob(page, { words: [id], signal }) {
-  const head = h("div"), log = h("pre", { class: "log", "aria-label": "Log" });
-  fill(page, h("article", { class: "text-page" }, h("div", { class: "row title" }, h("a", { href: "/live" }, "‹ live"), h("h1", {}, "Command")), head, log));
+  const head = h("div"), curves = h("div", { class: "plots" }), log = h("pre", { class: "log", "aria-label": "Log" });
+  fill(page, h("article", { class: "text-page" }, h("div", { class: "row title" }, h("a", { href: "/live" }, "‹ live"), h("h1", {}, "Command")), head, curves, log));
+  let plots = null, drawn = "";
   const stop = () => post(`/api/jobs/${id}/stop`, {}).then(() => notify("It stops at the next moment at which nothing is lost."), (error) => notify(error.message));
   let before = null;
   await repeat(async () => {
@@ -64,12 +66,31 @@ export async function showJob(page, { words: [id], signal }) {
       fill(head, h("div", { class: "row command" }, h("code", {}, `twinloop ${job.words.map(quote).join(" ")}`)),
         h("div", { class: "row" }, drawState(job), drawProgress(job), job.state === "running" ? h("button", { onclick: stop }, "Stop") : h("a", { href: "/runs" }, "recorded runs")));
     }
+    const figures = JSON.stringify(job.figures);
+    if (figures !== drawn) {
+      drawn = figures;
+      plots?.close();
+      plots = drawFigures(job.figures);
+      fill(curves, plots?.element);
+      plots?.draw();
+    }
     if (log.textContent !== job.log) {
       const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
       log.textContent = job.log;
       if (atEnd) log.scrollTop = log.scrollHeight;
     }
   }, signal);
+}
+
+// The figures that a command reported so far, over its steps.
+function drawFigures(figures) {
+  const names = Object.keys(figures);
+  if (!names.length) return null;
+  const frames = Math.max(...names.map((name) => figures[name].values.length));
+  const channels = names.map((name) => ({ group: "figures so far", title: name, unit: `up to step ${figures[name].steps.at(-1)}`, lines: [{ label: "", values: figures[name].values }] }));
+  const plots = new Plots({ frames, fps: 1, channels, bands: [], seek: (frame) => plots.moveCursor(frame) });
+  plots.cursor = frames - 1;
+  return plots;
 }
 
 export async function showForm(page, { words: [name], signal, go }) {

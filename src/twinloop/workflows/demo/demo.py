@@ -11,23 +11,28 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 from rich.console import Console
 
+from twinloop.catalog import Workspace
 from twinloop.core.console import SafeConsole
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError, TwinloopError
+from twinloop.core.files import write_text
 from twinloop.core.pool import initialize_worker
 from twinloop.core.seeds import generator
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import ValidationResult, validate
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.sets.registry import RealDataUnavailableError
 from twinloop.generate import GenerateConfig, RenderConfig, ReplayResult, replay_episode, resolve_config
 from twinloop.generate.config import load_plan
@@ -40,6 +45,8 @@ from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import LogEpisodes, open_public
 from twinloop.workflows.demo.policies import (
     IDENTIFIED,
+    TASK,
+    TWIN,
     PolicyLoopResult,
     policy_metric,
     policy_section,
@@ -56,6 +63,7 @@ from twinloop.workflows.generate.generate import (
     run_states_pass,
 )
 from twinloop.workflows.identify.identify import IdentifyOutcome, fit
+from twinloop.workflows.run.record_command import record_command
 from twinloop.workflows.run.results import write_report, write_result
 from twinloop.workflows.run.sections import dataset_section, draws_section
 
@@ -152,11 +160,10 @@ def _concatenate_views(reader: DatasetReader, episodes: range) -> Iterator[NDArr
 
 
 LOG = "so101_pick_place_tape"
-TWIN = "so101_tabletop"
+FILE = "generate.yaml"
 HOLDOUT = "last:10"
 EPISODES = 16  # of the log, the last ones: with all 40, identification takes more than half of the demo's time
 ATTEMPTS = 128
-POLICIES = "loop"  # folder of the steps with policies
 # A renderer without the graphics library draws about 20 images per second on two cores instead of hundreds.
 RENDERS = {
     "gl": RenderConfig(cameras=["front", "wrist"], height=240, width=320, episodes=4, renderer="gl"),
@@ -173,18 +180,33 @@ class _StepTimer:
     Attributes:
         console: output for people.
         seconds: duration of each step by its name, in s.
+        started: when the last step started.
     """
 
     console: Console
     seconds: dict[str, float] = field(default_factory=dict)
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Return a context manager that prints the name of a step and measures its duration."""
         self.console.print(f"\n{name}", style="bold")
-        began = time.perf_counter()
+        began, self.started = time.perf_counter(), datetime.now(UTC)
         yield
         self.seconds[name] = time.perf_counter() - began
+
+    def record(self, words: Sequence[str], metrics: Mapping[str, Any], output: Path) -> None:
+        """Record the command that does the same as the last step in the workspace, and add the datasets that it made.
+
+        Args:
+            words: words of the command line.
+            metrics: result of the step.
+            output: folder that the step wrote.
+        """
+        made, ended = {**metrics, "output": str(output)}, datetime.now(UTC)
+        line = record_command("makes", words, made, 0, started=self.started, ended=ended)
+        if line:
+            self.console.print(line, style="dim")
 
 
 def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
@@ -200,20 +222,27 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     with _policies_in_background(request, console) as finish_policies:
         with clock.step("A log of an SO-101"):
             log = _load_log(console)
+            write_log_dataset(log.episodes, request.output / "data" / "log", name=log.name, data_hash=log.hash)
+            clock.record(["import", log.name, "--output", "data/log"], log.describe(), request.output / "data" / "log")
         with clock.step("Gap of the nominal twin, and identification from the log"):
             found = fit(load_twin(TWIN), log, HOLDOUT)
             console.print(found.result.text(), soft_wrap=True)
             if found.gap is not None:
                 console.print("\n" + found.gap.text(), soft_wrap=True)
             identified = write_result(request.output / "identify", found.metrics())
+            flags = ["--twin", TWIN, "--data", "data/log", "--holdout", HOLDOUT]
+            clock.record(["identify", *flags, "--output", "identify"], identified, request.output / "identify")
         with clock.step("Simulation with identified parameters: pick and place, states"):
             config = _config(request.output, request.seed)
             with open_run_engine(config, "local", workers=workers) as engine:
                 states = run_states_pass(config, request.output / "states", engine)
             console.print(format_states(states, request.output / "states"))
+            flags = ["--episodes", f"{ATTEMPTS}", "--seed", f"{request.seed}"]
+            clock.record(["generate", FILE, *flags, "--output", "states"], states, request.output / "states")
         with clock.step("Images rendered from the states"):
             images = _render(request.output, workers)
             console.print(format_rendering(images))
+            clock.record(["render", "states", "--output", "images"], images, request.output / "images")
         with clock.step("Validation and replay of the datasets"):
             verified = verify([request.output / "states", request.output / "images"], seed=request.seed)
             console.print(verified.text())
@@ -244,6 +273,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         f"Yield {states['yield']:.1%}, {states['timing']['episodes_per_second']:.1f} episodes/s (states), "
         f"{images['frames_per_second']:.0f} frames/s with two cameras; {metrics['total_seconds']:.0f} s in all."
     )
+    console.print(f"See every episode, run and policy in a browser: twinloop studio {request.output}", soft_wrap=True)
     if not verified.passed:
         raise CheckFailedError(
             "The demo's dataset did not pass its checks; see the lines above. Please report this with the seed."
@@ -252,7 +282,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
 
 
 def _claim_demo_folder(output: Path) -> None:
-    """Create an empty folder, and first delete the folder of an earlier demo if it exists.
+    """Create a workspace, and first delete the folder of an earlier demo if it exists.
 
     Raises:
         InputError: If the path is a file, or the folder contains files that the demo did not write.
@@ -265,7 +295,7 @@ def _claim_demo_folder(output: Path) -> None:
                 f"{output} contains files that the demo did not write. Choose another folder with --output."
             )
         shutil.rmtree(output)
-    output.mkdir(parents=True, exist_ok=True)
+    Workspace.create(output, twin=TWIN, task=TASK).close()
     (output / ".twinloop-demo").touch()
 
 
@@ -289,10 +319,11 @@ def _load_log(console: Console) -> LogEpisodes:
 
 def _config(output: Path, seed: int) -> GenerateConfig:
     value = {
-        "scene": {"twin": TWIN, "task": "pick_and_place"},
+        "scene": {"twin": TWIN, "task": TASK},
         "randomization": {"identified": "identify/result.json"},
         "rollout": {"parallel_envs": ATTEMPTS // 2},
     }
+    write_text(output / FILE, yaml.safe_dump(value, sort_keys=False))
     return resolve_config(value, where="demo", folder=output, episodes=ATTEMPTS, seed=seed)
 
 
@@ -381,7 +412,7 @@ def _policies_in_background(request: DemoRequest, console: Console) -> Generator
 
         try:
             console.print("First, a virtual robot is identified, for the steps with policies at the end.")
-            while process.is_alive() and not (request.output / POLICIES / IDENTIFIED).exists():
+            while process.is_alive() and not (request.output / IDENTIFIED).exists():
                 time.sleep(0.2)
             yield finish
         finally:
@@ -406,7 +437,7 @@ def _run_policies(request: DemoRequest, files: Sequence[Path], width: int, termi
         clock = _StepTimer(console=console)
         try:
             require_torch()
-            half = run_policy_loop(request.output / POLICIES, request.seed, console=clock.console, step=clock.step)
+            half = run_policy_loop(request.output, request.seed, console=clock.console, step=clock.step)
             answer = (replace(half, robot=replace(half.robot)), clock.seconds)  # without its cell, which has no copy
         except MissingDependencyError as error:
             clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)

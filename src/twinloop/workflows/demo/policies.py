@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from twinloop.workflows.demo.virtual_robot import VirtualRobot
 from twinloop.workflows.deploy.gate import run_gate
 from twinloop.workflows.deploy.requests import GateRequest, RunRequest
 from twinloop.workflows.deploy.run import run_policy
+from twinloop.workflows.evaluate.evaluate import record_trials
 from twinloop.workflows.run.taught_worlds import TAUGHT
 from twinloop.workflows.scenario.failure import run_from_failure
 from twinloop.workflows.scenario.requests import FromFailureRequest, RetrainRequest
@@ -36,7 +38,7 @@ from twinloop.workflows.train.requests import DistillRequest
 TWIN, TASK = "so101_tabletop", "pick_and_place"
 FIRST_ROBOT = 2000  # the robot of seed 0; the trials of seeds 0 to 3 were looked at, those of later seeds not
 LOG = 4  # episodes from which the robot is identified
-IDENTIFIED = "identified/result.json"  # the identified distribution
+IDENTIFIED = "robot/identified/result.json"  # the identified distribution
 # Sizes of the teaching, smaller than the defaults of `twinloop distill`; docs/guides/training.md has their success.
 TEACHING: dict[str, Any] = {"rounds": 5, "steps": 2000, "final_steps": 6000, "lr": 0.006}
 RETRAINING: dict[str, Any] = {"episodes": 32, "steps": 4000, "tries": 16}
@@ -57,7 +59,7 @@ class PolicyLoopResult:
     """Result of the demo's part with policies. Its fields are filled step by step.
 
     Attributes:
-        output: folder of all files, a workspace.
+        output: the workspace with all files.
         robot: the virtual robot.
         success: outcomes ``(ntrial,)`` of the policy ``taught`` and, after retraining, ``after``, from the same initial
             conditions.
@@ -82,12 +84,12 @@ class PolicyLoopResult:
     @property
     def policy(self) -> Path:
         """Folder of the taught policy."""
-        return self.output / "taught"
+        return self.output / "policies" / "taught"
 
     @property
     def new_policy(self) -> Path:
         """Folder of the policy that was retrained from a failure."""
-        return self.output / "loop" / "policy"
+        return self.output / "retrained" / "policy"
 
     @property
     def identified(self) -> Path:
@@ -113,13 +115,12 @@ def run_policy_loop(output: Path, seed: int, *, console: Console, step: Step) ->
     """Identify a virtual robot, teach a policy for it, try the policy there, and retrain it from a failure.
 
     Args:
-        output: folder for all files, which becomes a workspace.
+        output: the workspace, for all files.
         seed: seed of the demo, which draws the robot and the worlds of the teaching.
         console: output for people.
         step: context manager for each step, which is called with the step's name.
     """
     half = PolicyLoopResult(output=output, robot=VirtualRobot(TWIN, TASK, FIRST_ROBOT + seed))
-    Workspace.create(output, twin=TWIN).close()
     with step(f"A virtual robot (seed {half.robot.seed}), and the twin identified from its log"):
         half.robot.identify(LOG, half.identified)
     with step("A policy, taught in worlds around this twin, and its trials on the robot"):
@@ -146,8 +147,11 @@ def _teaching_request(half: PolicyLoopResult, seed: int) -> DistillRequest:
 
 
 def _try_on_robot(half: PolicyLoopResult, policy: Path, name: str) -> NDArray[np.bool_]:
-    made = half.robot.evaluate(policy, ROBOT_TRIALS, half.output / "robot" / name)
-    return np.asarray(made.trials["success"])
+    folder, started = half.output / "robot" / name, datetime.now(UTC)
+    made = half.robot.evaluate(policy, ROBOT_TRIALS, folder)
+    won = np.asarray(made.trials["success"])
+    record_trials(folder, [made], {"robot": half.robot.seed, "success": _success_rate(won)}, started, verb="evaluate")
+    return won
 
 
 def _find_scenario(half: PolicyLoopResult, console: Console) -> Mapping[str, Any]:
@@ -161,6 +165,8 @@ def _find_scenario(half: PolicyLoopResult, console: Console) -> Mapping[str, Any
         folder = half.output / "runs" / f"episode-{number}"
         request = RunRequest(robot=half.robot.address(number), policy=str(half.policy), output=folder)
         trial, _ = run_policy(request, console=console)
+        with Workspace.open(half.output) as held:
+            held.add(folder)
         if trial["successes"]:
             continue
         again = FromFailureRequest(
@@ -184,7 +190,7 @@ def _find_scenario(half: PolicyLoopResult, console: Console) -> Mapping[str, Any
 
 def _retrain_request(half: PolicyLoopResult) -> RetrainRequest:
     return RetrainRequest(
-        output=half.output / "loop",
+        output=half.output / "retrained",
         scenarios=half.scenarios,
         name=half.scenario["scenario"],
         policy=str(half.policy),
@@ -205,7 +211,7 @@ def _release_policy(half: PolicyLoopResult, console: Console) -> tuple[dict[str,
         first = registry.add(half.policy, name="pick-and-place")
         promote(registry, first, force=True, reason="the first policy of the demo")
         candidate = registry.add(half.new_policy, name="pick-and-place")
-    made = output / "loop" / "evaluations"
+    made = output / "retrained" / "evaluations"
     folders = {
         "candidate": [*sorted(made.glob(f"{half.new_policy.name}-*")), output / "robot" / "after"],
         "champion": [*sorted(made.glob(f"{half.policy.name}-*")), output / "robot" / "taught"],

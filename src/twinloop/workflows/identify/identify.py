@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,8 @@ from rich.console import Console
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import absolute_path, write_text
-from twinloop.core.progress import show_counter
+from twinloop.core.metrics import log_metrics
+from twinloop.core.progress import ProgressCounter, show_counter
 from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap import GapReport, measure_gap
@@ -24,6 +26,7 @@ from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
 from twinloop.identify.compare import StructureComparison, compare_structures, held_out_splits
 from twinloop.identify.conformal import LEVEL, CalibratedRanges, calibrate
 from twinloop.identify.drift import Drift, detect_drift, group_episodes
+from twinloop.identify.optimization import FitProgress
 from twinloop.identify.residual import ResidualFit, check_holdout, fit_residual
 from twinloop.identify.sbi_bridge import sample_posterior
 from twinloop.identify.sbi_flow import require_sbi
@@ -224,6 +227,11 @@ class IdentifyOutcome:
             residual_section(report, self.residual)
 
 
+def _report_progress(counter: ProgressCounter, now: FitProgress, step: int) -> None:
+    counter.update(now.stage, now.iteration, now.max_iterations)
+    log_metrics(step, {f"loss/{now.stage}": now.loss, "replays": now.replays})
+
+
 def fit(
     twin: Twin,
     log: LogEpisodes,
@@ -248,10 +256,11 @@ def fit(
     spec = HoldoutSpec(kind="list", numbers=numbers) if held else HoldoutSpec(kind="none")
     fitted = [episode for episode in log.episodes if episode not in widening]
     gap = ranges = None
+    steps = itertools.count(1)
     with show_counter("identify", 0) as counter:
         result = identify(
             twin, fitted, backend=backend, holdout=spec, config=config,
-            progress=lambda now: counter.update(now.stage, now.iteration, now.max_iterations),
+            progress=lambda now: _report_progress(counter, now, next(steps)),
         )  # fmt: skip
         if held:
             counter.update("gap", 0, 1)

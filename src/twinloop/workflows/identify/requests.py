@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from twinloop.workflows.data.requests import LogReading
-from twinloop.workflows.run.request import ReportedRequest, request
+from twinloop.workflows.run.request import ReportedRequest, TrackOption, request
 
 
 @request
@@ -84,7 +84,7 @@ class PostFitAnalyses:
 
 
 @request
-class IdentifyRequest(ReportedRequest):
+class IdentifyRequest(TrackOption, ReportedRequest):
     """Identify a twin's parameters from logs, and test them on held-out episodes.
 
     Intervals are clustered by episode, or by blocks of time if there are few episodes; the result names the method.

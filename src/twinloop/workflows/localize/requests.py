@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import Request, request
+from twinloop.workflows.run.request import Request, TrackOption, request
 
 
 @request
-class LocalizeTrainRequest(Request):
+class LocalizeTrainRequest(TrackOption, Request):
     """Train a localizer: a network that estimates from images what a tracker would measure, with its uncertainty.
 
     Images are taken in the randomized worlds of a generate file, through the twin's camera models, while the task's

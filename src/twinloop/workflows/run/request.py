@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_type_hints
 
 import tyro
 
@@ -84,6 +84,18 @@ class WorkersOption:
 
     workers: int = 0
     """Number of processes; 0 uses every core. The result does not depend on it."""
+
+
+@request
+class TrackOption:
+    """Options of all commands that report figures while they run."""
+
+    track: tuple[Literal["mlflow", "tensorboard", "trackio"], ...] = ()
+    """Also report losses and errors to these programs, whose packages must be installed. TensorBoard's files are in
+    OUTPUT/tensorboard.
+    """
+    rerun: bool = False
+    """Also show losses and errors in the viewer of Rerun."""
 
 
 @request

@@ -12,14 +12,16 @@ from twinloop.workflows.run.request import Request, request
 
 @request
 class StudioRequest(Request):
-    """Show a workspace or a dataset in a browser: episodes, labels, gap, runs and decisions.
+    """Show a workspace, a dataset or a run in a browser: episodes, labels, gap, runs and decisions.
 
     The server listens on this machine only. It prints an address with a token that works once and admits one browser.
     A dataset that is in no workspace is not changed; labels of it are kept in the cache folder of the user.
     """
 
     path: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]] = None
-    """A workspace, or a LeRobot v3.0 dataset; by default the nearest workspace upwards from here."""
+    """A workspace, a LeRobot v3.0 dataset, or the folder of a run; by default the nearest workspace upwards from
+    here.
+    """
     port: int = 8500
     """TCP port; 0 chooses a free one."""
     no_browser: bool = False

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import Request, request
+from twinloop.workflows.run.request import Request, TrackOption, request
 
 
 @request
-class TrainRequest(Request):
+class TrainRequest(TrackOption, Request):
     """Train a policy on LeRobot v3.0 folders, dataset versions or queries; runs are resumable and reproducible.
 
     Flags override FILE. The policy's folder gets result.json and report.html. In a workspace, the list of training
@@ -82,7 +82,7 @@ class TrainRequest(Request):
 
 
 @request
-class DistillRequest(Request):
+class DistillRequest(TrackOption, Request):
     """Teach a policy on-policy: it acts in randomized worlds, and the task's expert labels every state that it visits.
 
     In the first round the expert acts. The task needs an expert that can label states, such as the built-in
@@ -152,7 +152,7 @@ class DistillRequest(Request):
 
 
 @request
-class ReinforceRequest(Request):
+class ReinforceRequest(TrackOption, Request):
     """Train a policy by reinforcement (PPO) in the randomized worlds of a generate file; no expert is needed.
 
     First the reward is reported: what each of its terms pays per episode to a policy that holds still, to one that
