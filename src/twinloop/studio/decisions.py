@@ -104,12 +104,23 @@ _RELEASES = {
 }
 
 
+_CHECKED = ("data", "episodes", "alarmed", "low", "high", "promised", "causes", "course")
+
+
 def describe_releases(data: StudioData) -> dict[str, Any]:
-    """Return aliases, versions, stages, decisions of the gate, canary episodes and the audit log with its faults."""
+    """Return aliases, versions, stages, decisions of the gate, canary episodes, and checks of the monitor.
+
+    The audit log comes with its faults.
+    """
     state, root = data.workspace.state, data.workspace.root
     found: dict[str, Any] = {name: data.rows(sql) for name, sql in _RELEASES.items()}
     for row in found["decisions"]:
         row["record"] = parse_recorded(row["record"], {})
     head = audit.compare_head_file(root, state)
     entries = [entry.to_json() for entry in audit.read_entries(state)]
+    found["monitor"] = [
+        {"run_id": row["run_id"], "at": row["started"], **{name: result.get(name) for name in _CHECKED}}
+        for row, result in data.results("monitor")
+        if result.get("alarmed") is not None
+    ]
     return {**found, "audit": entries[::-1], "faults": audit.find_chain_faults(state) + ([head] if head else [])}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from twinloop.catalog.engine import quote_literal
 from twinloop.core.errors import InputError, UnknownNameError
@@ -96,12 +99,19 @@ def list_episodes(data: StudioData, sql: str, *, offset: int, limit: int) -> dic
     Raises:
         TwinloopError: If the statement is wrong; see `Workspace.query`.
     """
+    chosen = _select_ids(data, sql, data.moment)
+    page = chosen.slice(offset, max(1, min(limit, MOST_PER_PAGE)))
+    ids = [str(name) for name in page.to_pylist()]
+    return {"sql": sql, "total": len(chosen), "offset": offset, "rows": describe_episodes(data, ids)}
+
+
+@functools.lru_cache(maxsize=4)
+def _select_ids(data: StudioData, sql: str, _moment: tuple[int, int]) -> pa.ChunkedArray:
+    """Return the ids that a statement selects; they are kept for the next pages, until the next commit."""
     answer = data.table(sql)
     if "episode_id" not in answer.column_names:
         raise InputError("The statement gives no column episode_id, such as SELECT episode_id FROM episodes.")
-    page = answer.column("episode_id").slice(offset, max(1, min(limit, MOST_PER_PAGE)))
-    ids = [str(name) for name in page.to_pylist()]
-    return {"sql": sql, "total": len(answer), "offset": offset, "rows": describe_episodes(data, ids)}
+    return answer.column("episode_id")
 
 
 # The ids stand in the statement, because DuckDB then skips the other episodes in every view.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,26 @@ def describe_gap(data: StudioData) -> dict[str, Any]:
             }
             kinds.setdefault(result["kind"], []).insert(0, measured)
     found = [{"kind": kind, "runs": runs} for kind, runs in kinds.items()]
-    return {"kinds": found, "causes": causes, "worst": worst or []}
+    return {"kinds": found, "causes": causes, "worst": worst or [], "fit": _describe_fit(data)}
+
+
+def _describe_fit(data: StudioData) -> dict[str, Any] | None:
+    """Return the held-out error of the nominal and the identified twin by channel, of the newest fit that has it."""
+    for row, result in data.results("identify"):
+        measured = result.get("gap") or {}
+        twins = measured.get("twins") or {}
+        if len(twins) < 2:
+            continue
+        channels = [
+            {**channel, "errors": {name: _pick(error, number) for name, error in twins.items()}}
+            for number, channel in enumerate(measured["channels"])
+        ]
+        return {"run_id": row["run_id"], "made": row["started"], "twins": list(twins), "channels": channels}
+    return None
+
+
+def _pick(interval: Mapping[str, Any], number: int) -> dict[str, Any]:
+    return {end: interval[end][number] for end in ("estimate", "low", "high")}
 
 
 def _find_clips(data: StudioData, result: dict[str, Any]) -> list[dict[str, Any]]:

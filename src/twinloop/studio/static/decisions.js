@@ -63,7 +63,7 @@ export async function showScenarios(page, { signal }) {
   fill(page, h("article", { class: "text-page" }, h("h1", {}, "Scenarios"),
     table(["scenario", "from", "twin", "failed", "why", "own parameters", ""], scenarios.map((one) => [h("b", {}, one.scenario), `${one.origin.source}, episode ${one.origin.episode}`, one.twin, failed(one), one.meaning || one.reason || "–",
       h("details", {}, h("summary", {}, Object.keys(one.parameters).length), h("dl", { class: "facts numbers" }, Object.entries(one.parameters).map(([name, value]) => [h("dt", {}, name), h("dd", {}, format(value))]))),
-      h("div", {}, start("scenario counterfactual", one.scenario, "change a parameter"), h("br"), start("scenario ablate", one.scenario, "find the cause"), h("br"), start("scenario regress", one.scenario, "try a policy"))]))));
+      h("div", {}, start("scenario counterfactual", one.scenario, "change a parameter"), h("br"), start("scenario ablate", one.scenario, "find the cause"), h("br"), start("scenario augment", one.scenario, "make data near it"), h("br"), start("scenario regress", one.scenario, "try a policy"))]))));
 }
 
 const VERDICTS = { yes: "good", no: "bad", missing: "bad", waived: "warn", none: "" };
@@ -76,8 +76,15 @@ export async function showReleases(page, { signal }) {
     h("h2", {}, "Now"), table(["deployment", "alias", "policy", "since"], found.aliases.map((row) => [row.deployment, row.alias, h("b", {}, row.policy), day(row.since)])),
     found.stages.length ? [h("h2", {}, "Stages"), table(["policy", "stage", "beside", "since", "reason"], found.stages.map((row) => [row.policy, h("span", { class: `chip ${{ champion: "good", aborted: "bad", "rolled back": "bad" }[row.stage] ?? ""}` }, row.stage), row.champion ?? "", day(row.since), row.reason ?? ""]))] : null,
     found.canary.length ? [h("h2", {}, "Canary and shadow"), table(["policy", "stage", "acting", "successes", "broken limits"], found.canary.map((row) => [row.policy, row.stage, row.arm, `${row.succeeded} of ${row.n}`, row.violations]))] : null,
+    found.monitor.length ? [h("h2", {}, "Monitor"), table(["when", "episodes", "with an alarm", "expected without a fault", "likely causes", "drift"], found.monitor.map(drawCheck))] : null,
     h("h2", {}, "Decisions of the gate"), found.decisions.length ? found.decisions.map(drawDecision) : h("p", { class: "soft" }, "None yet: ", h("code", {}, "twinloop gate candidate.yaml")),
     h("h2", {}, "Audit log"), table(["entry", "when", "who", "action", "policy", "reason"], found.audit.map((row) => [row.seq, day(row.at), row.who, row.action, row.policy, row.details.reason ?? ""]))));
+}
+
+function drawCheck(row) {
+  const share = { estimate: row.alarmed / row.episodes, low: row.low, high: row.high };
+  return [h("a", { href: `/runs/${row.run_id}` }, day(row.at)), row.episodes, h("div", {}, `${row.alarmed}: ${percent(share)}`, strip({ ...share, mark: row.promised, from: 0, to: 1 })), `${100 * row.promised} %`,
+    Object.entries(row.causes ?? {}).map(([cause, count]) => h("div", {}, `${cause}: ${count}`)), (row.course ?? []).join(" ")];
 }
 
 function drawDecision(row) {

@@ -9,12 +9,22 @@ const run = (id, text) => h("a", { href: `/runs/${id}` }, text);
 const start = (verb, given, text) => h("a", { href: `/start/${encodeURIComponent(verb)}?${new URLSearchParams(given)}` }, text);
 
 export async function showGap(page, { signal }) {
-  const { kinds, causes, worst } = await get("/api/gap", {}, signal);
-  if (!kinds.length) return fill(page, empty("The gap is not measured yet", "Replay a log of the robot in its twin; each later measurement appears here beside the earlier ones:", h("pre", {}, "twinloop gap dynamics --data data/real --output runs/gap"), start("gap dynamics", {}, "Start it here")));
+  const { kinds, causes, worst, fit } = await get("/api/gap", {}, signal);
+  if (!kinds.length && !fit) return fill(page, empty("The gap is not measured yet", "Replay a log of the robot in its twin; each later measurement appears here beside the earlier ones:", h("pre", {}, "twinloop gap dynamics --data data/real --output runs/gap"), start("gap dynamics", {}, "Start it here")));
   fill(page, h("article", { class: "text-page" }, h("h1", {}, "Gap"),
+    fit ? drawFit(fit) : null,
     kinds.map(({ kind, runs }) => [h("h2", {}, { dynamics: "Motion", vision: "Images", sensors: "Sensors", policies: "Policies" }[kind] ?? kind), drawHistory(kind, runs)]),
     worst.length ? [h("h2", {}, "Where the twin errs most"), h("div", { class: "clips" }, worst.map((one) => drawClip(one, `${one.channel.replace("position/", "")}: ${format(one.error)} ${one.unit}`, { twin: "yes" })))] : null,
     causes ? [h("h2", {}, "Causes of the error"), h("p", { class: "soft" }, "Shares of the squared error with nominal parameters; see ", run(causes.run_id, "the report"), "."), causes.explanations.map(drawCause)] : null));
+}
+
+// What identification changed, on the episodes that it did not see.
+function drawFit({ run_id, made, twins, channels }) {
+  return [h("h2", {}, "Before and after identification"), h("p", { class: "soft" }, "Error on held-out episodes, of ", run(run_id, `the fit of ${day(made)}`), "."),
+    table(["channel", "unit", ...twins], channels.map((one) => {
+      const errors = twins.map((name) => one.errors[name]), to = Math.max(...errors.map((error) => error.high ?? error.estimate));
+      return [one.name, one.unit, ...errors.map((error) => ({ text: interval(error), element: h("div", {}, interval(error), strip({ ...error, from: 0, to })) }))];
+    }), { csv: "identification" })];
 }
 
 // One row per run, the newest first; the rows of one log share a scale.
