@@ -86,3 +86,38 @@ def test_what_is_wrong_is_said_before_anything_is_trained(words, text, small, tm
     assert main(["train", *given, "--output", str(tmp_path / "bc"), "--json"]) in (2, 3)
     assert text in said(capsys)["message"]
     assert not (tmp_path / "bc" / "result.json").exists()
+
+
+def test_tensorboard_gets_the_losses_of_a_training(small, tmp_path, capsys):
+    """The final weights are those of a training that nobody watches."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.util.tensor_util import make_ndarray
+
+    hashes = []
+    for name, words in (("plain", []), ("watched", ["--track", "tensorboard"])):
+        assert (
+            main(
+                [
+                    "train",
+                    "--data",
+                    small,
+                    "--output",
+                    str(tmp_path / name),
+                    *SMALL,
+                    "--holdout",
+                    "0.4",
+                    *words,
+                    "--json",
+                ]
+            )
+            == 0
+        )
+        hashes.append(said(capsys)["hash"])
+    assert hashes[0] == hashes[1]
+    read = events.EventAccumulator(str(tmp_path / "watched" / "tensorboard"))
+    read.Reload()
+    losses = [(event.step, float(make_ndarray(event.tensor_proto))) for event in read.Tensors("loss")]
+    assert [step for step, _ in losses] == [1, 2, 3, 4, 5, 6]
+    assert all(loss > 0 for _, loss in losses)
+    assert len(read.Tensors("held-out error")) >= 1
+    assert not (tmp_path / "plain" / "tensorboard").exists()
