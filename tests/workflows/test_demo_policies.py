@@ -53,7 +53,7 @@ def test_the_loop_closes_from_a_relative_folder(tmp_path, monkeypatch):
     assert rules["context"]["evidence"]["episodes"] == 2 * 16 + 4 * 8
     assert half.champion == f"pick-and-place@{1 + half.gate['passed']}"
     with Workspace.open(Path("out/cell")) as held:
-        rows = held.query("SELECT policy, count(*) AS n FROM latest_evaluations WHERE source = 'real' GROUP BY 1")
+        rows = held.query("SELECT policy, count(*) AS n FROM latest_evaluations WHERE suite = 'real' GROUP BY 1")
         assert sorted(rows["n"].to_pylist()) == [6, 6]
         assert held.query("SELECT * FROM episodes").num_rows >= 1  # the recorded failure
     page = ReportPage("demo")
