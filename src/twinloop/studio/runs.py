@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from twinloop.cli.main import STAGES
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.studio.data import StudioData, parse_recorded
 
 REPORT = "report.html"
+_COMMANDS = {command.name for commands in STAGES.values() for command in commands}
 _LISTED = 200
 
 
@@ -68,7 +70,7 @@ def _describe(data: StudioData, row: dict[str, Any]) -> dict[str, Any]:
     words = [str(word) for word in parse_recorded(row["arguments"], [])]
     return {
         **{name: row[name] for name in ("run_id", "verb", "folder", "started", "ended")},
-        "command": ["twinloop", *([] if words[:1] == [row["verb"]] else [row["verb"]]), *words],
+        "command": ["twinloop", *([] if words and words[0] in _COMMANDS else [row["verb"]]), *words],
         "exit_code": result.get("exit_code") if isinstance(result, dict) else None,
         "report": folder is not None and (folder / REPORT).is_file(),
     }

@@ -32,6 +32,7 @@ from twinloop.gap.trajectories.match import has_even_rate, match_clips, select_c
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_log
 from twinloop.workflows.gap.data import apply_joint_ranges
+from twinloop.workflows.run.results import recorded_words
 
 MOST_EPISODES = 20_000  # per side; of more, a random sample is used, because every pair of clips is compared
 
@@ -482,7 +483,7 @@ def _store_vectors(workspace: Workspace, name: str, encoder_hash: str, made: Map
         }
     )
     result = {"encoder": name, "encoder_hash": encoder_hash, "episodes": len(kept), "clips": sum(counts)}
-    run_id = workspace.record_run("embed", None, result, started, datetime.now(UTC), [])
+    run_id = workspace.record_run("embed", None, result, started, datetime.now(UTC), recorded_words())
     workspace.append("embeddings", table, run_id=run_id)
 
 

@@ -25,7 +25,14 @@ from twinloop.report import ReportPage
 from twinloop.workflows.curate.report import curate_section, print_result, print_scores
 from twinloop.workflows.curate.requests import CurateRequest
 from twinloop.workflows.curate.scores import CatalogTwins, CurateResult, metric_names, require_matching_twin
-from twinloop.workflows.run.results import check_conditions, check_names, claim_output, parse_conditions, write_run
+from twinloop.workflows.run.results import (
+    check_conditions,
+    check_names,
+    claim_output,
+    parse_conditions,
+    recorded_words,
+    write_run,
+)
 
 _FEW = 32  # smallest number of recordings for which several processes are faster than one
 
@@ -160,8 +167,7 @@ def _store_scores(
     held: Workspace, curated: CurateResult, output: Path | None, result: Mapping[str, Any], started: datetime
 ) -> None:
     short = {key: value for key, value in result.items() if key not in ("scores", "headline")}
-    arguments = ["--checks", *(check.name for check in curated.checks), "--where", curated.where]
-    run_id = held.record_run("curate", output, short, started, datetime.now(UTC), arguments)
+    run_id = held.record_run("curate", output, short, started, datetime.now(UTC), recorded_words())
     scores = scores_table(curated.scores, curated.checks, run_id)
     held.append("scores", pa.concat_tables([scores, _unreadable_rows(held, curated, run_id)]), run_id=run_id)
 

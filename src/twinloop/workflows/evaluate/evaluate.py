@@ -38,7 +38,7 @@ from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.workflows.evaluate.page import evaluation_section
 from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
-from twinloop.workflows.run.results import MeasuredRun, Outcome
+from twinloop.workflows.run.results import MeasuredRun, Outcome, recorded_words
 from twinloop.workflows.run.taught_worlds import TAUGHT, read_worlds, taught_suite
 from twinloop.workflows.run.twin_and_task import TwinAndTask, choose_twin_and_task, load_requested_twin
 from twinloop.workflows.scenario.references import policy_folder
@@ -352,7 +352,7 @@ def record_trials(
     if root is None:
         return None
     with Workspace.open(root) as held:
-        run_id = held.record_run(verb, output, result, started, datetime.now(UTC), [])
+        run_id = held.record_run(verb, output, result, started, datetime.now(UTC), recorded_words())
         held.append("evaluations", pa.concat_tables([trial_rows(made) for made in evaluations]), run_id=run_id)
     return run_id
 

@@ -82,7 +82,7 @@ def run_localize_train(request: LocalizeTrainRequest, console: Console) -> dict[
     write_request(request.output)
     console.print(f"Errors in {metrics['held_out']['worlds']} held-out worlds:")
     console.print(format_errors(metrics["held_out"]["bodies"]))
-    record_simulated_training(request.workspace, request.output, metrics, started, [str(request.file)], console)
+    record_simulated_training(request.workspace, request.output, metrics, started, console)
     following = "twinloop localize attach" if metrics["control"] is None else "twinloop evaluate"
     console.print(f"Next: {following} {request.output}", soft_wrap=True)
     return {**metrics, "output": str(request.output)}

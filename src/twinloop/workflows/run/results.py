@@ -93,22 +93,28 @@ def lock_run_folder(folder: Path, purpose: str = "") -> Generator[None]:
         yield
 
 
-_COMMAND: ContextVar[tuple[str, Any] | None] = ContextVar("command", default=None)
+_COMMAND: ContextVar[tuple[Sequence[str], Any] | None] = ContextVar("command", default=None)
 
 
 @contextlib.contextmanager
-def record_request(command: str, request: Any) -> Generator[None]:
-    """Return a context manager that sets the current command, which `write_request` stores in the folders of results.
+def record_request(words: Sequence[str], request: Any) -> Generator[None]:
+    """Return a context manager that sets the current command, for `recorded_words` and `write_request`.
 
     Args:
-        command: name of the command.
+        words: words of its command line, the name of the command first.
         request: its request, stored with all defaults.
     """
-    token = _COMMAND.set((command, request))
+    token = _COMMAND.set((words, request))
     try:
         yield
     finally:
         _COMMAND.reset(token)
+
+
+def recorded_words() -> list[str]:
+    """Return the words of the command line of the current command, for its record; empty outside of a command."""
+    made = _COMMAND.get()
+    return [] if made is None else list(made[0])
 
 
 def write_request(folder: Path) -> None:
@@ -117,7 +123,7 @@ def write_request(folder: Path) -> None:
         form = {
             "schema": 1,
             "twinloop": __version__,
-            "command": made[0],
+            "command": made[0][0],
             "request": redact_values(to_plain_value(made[1])),
         }
         write_json(folder / "request.json", form)

@@ -127,7 +127,7 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
     kept = assign(before.twin, before.task, plan.twin, task)
     metrics = distill(plan, task, config, output, other=near, assignment=kept, base=open_policy(folder))
     write_worlds(output, before)
-    record_simulated_training(None, output, metrics, started, ["--policy", request.policy], console)
+    record_simulated_training(None, output, metrics, started, console)
     return ContinuedTraining(
         targeted={
             "file": str(file),

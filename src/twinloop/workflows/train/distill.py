@@ -90,7 +90,7 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
     if estimates := metrics["rounds"][-1].get("estimates"):
         console.print(f"R² of the estimates in new worlds: {_format_estimates(estimates)}", soft_wrap=True)
     console.print(f"Policy hash {metrics['hash'][:16]}: {request.output}", soft_wrap=True)
-    record_simulated_training(request.workspace, request.output, metrics, started, [str(request.file)], console)
+    record_simulated_training(request.workspace, request.output, metrics, started, console)
     console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
     return {**metrics, "output": str(request.output)}
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from twinloop.catalog import Workspace
 from twinloop.core.errors import TwinloopError
+from twinloop.workflows.run.results import recorded_words
 
 _POLICY_FACTS = ("config_hash", "data_hash", "seed", "versions", "checkpoint", "worlds")
 
@@ -23,7 +24,6 @@ def record_training(
     console: Console,
     *,
     facts: Sequence[str],
-    words: Sequence[str],
     datasets: Sequence[str] = (),
     base: str | None = None,
 ) -> bool:
@@ -38,7 +38,6 @@ def record_training(
         started: when the training began.
         console: console on which a failure is printed.
         facts: names of the entries of ``result`` that the record of the run keeps.
-        words: flags of the command, without the output.
         datasets: references of the dataset versions that trained the policy; none if it was taught in simulated worlds
             that ``result["worlds"]`` describes.
         base: hash of the policy from which the training continued.
@@ -47,9 +46,7 @@ def record_training(
     extra = {key: result[key] for key in _POLICY_FACTS if key in result}
     try:
         with Workspace.open(root) as held:
-            run = held.record_run(
-                result["verb"], output, short, started, datetime.now(UTC), [*words, "--output", str(output)]
-            )
+            run = held.record_run(result["verb"], output, short, started, datetime.now(UTC), recorded_words())
             if base is not None and not len(held.query("SELECT policy FROM policies WHERE policy = ?", [base])):
                 console.print(f"Note: the workspace has no record of the base policy {base[:16]}.", soft_wrap=True)
                 base, extra = None, {**extra, "base_hash": base}
@@ -61,8 +58,7 @@ def record_training(
 
 
 def record_simulated_training(
-    workspace: Path | None, output: Path, result: Mapping[str, Any], started: datetime, words: Sequence[str],
-    console: Console,
+    workspace: Path | None, output: Path, result: Mapping[str, Any], started: datetime, console: Console,
 ) -> None:  # fmt: skip
     """Record a policy that was trained in simulated worlds without a dataset, if there is a workspace.
 
@@ -71,14 +67,13 @@ def record_simulated_training(
         output: folder of the policy.
         result: result of the training.
         started: when the training began.
-        words: flags of the command, without the output.
         console: console for messages.
     """
     root = workspace or Workspace.find(output.absolute())
     if root is None:
         return
     facts = ("hash", "policy", "seed", "twin", "task", "parameters")
-    if record_training(root, output, result, started, console, facts=facts, words=words, base=result.get("base")):
+    if record_training(root, output, result, started, console, facts=facts, base=result.get("base")):
         console.print(
             f"In the workspace: policy {output.name}, trained in {result['worlds']['episodes']} simulated worlds"
         )

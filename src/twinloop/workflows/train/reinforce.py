@@ -68,7 +68,7 @@ def run_reinforce(request: ReinforceRequest, console: Console) -> dict[str, Any]
     write_report(page, lambda page: reinforce_section(page, metrics), request.output / "report.html", console)
     _print_iterations(metrics, console)
     console.print(f"Policy hash {metrics['hash'][:16]}: {request.output}", soft_wrap=True)
-    record_simulated_training(request.workspace, request.output, metrics, started, [str(request.file)], console)
+    record_simulated_training(request.workspace, request.output, metrics, started, console)
     console.print(f"Next: twinloop evaluate {request.output} --suite randomized", soft_wrap=True)
     return {**metrics, "output": str(request.output)}
 

@@ -103,7 +103,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
     _print_summary(result, console)
     if root is not None and frozen is not None:
         result["dataset"] = frozen
-        _record(root, output, result, config, frozen, started, console)
+        _record(root, output, result, frozen, started, console)
     write_request(output)
     # Written last, so that --resume recognizes a killed run.
     write_report(train_page(result), lambda page: train_section(page, result), output / _REPORT, console)
@@ -159,7 +159,7 @@ def _run_lerobot(
         console.print(line, soft_wrap=True)
     if root is not None:
         result["dataset"] = _freeze_training_data(root, sorted(trained.folders), trained.folders, output.name, console)
-        _record(root, output, result, config, result["dataset"], started, console)
+        _record(root, output, result, result["dataset"], started, console)
     console.print(f"Policy {result['hash'][:16]}, which LeRobot runs: {output}")
     return result
 
@@ -189,14 +189,10 @@ def _freeze_training_data(
 
 
 def _record(
-    root: Path, output: Path, result: Mapping[str, Any], config: TrainConfig, frozen: str, started: datetime,
-    console: Console,
+    root: Path, output: Path, result: Mapping[str, Any], frozen: str, started: datetime, console: Console
 ) -> None:  # fmt: skip
     base = result.get("adaptation", {}).get("base_hash")
-    words = ["--policy", config.policy]
-    if record_training(
-        root, output, result, started, console, facts=_RUN_FACTS, words=words, datasets=(frozen,), base=base
-    ):
+    if record_training(root, output, result, started, console, facts=_RUN_FACTS, datasets=(frozen,), base=base):
         console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(result['sources'])} sources)")
 
 
