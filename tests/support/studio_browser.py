@@ -8,7 +8,7 @@ import time
 
 
 @contextlib.contextmanager
-def opened_page(browser, server):
+def opened_page(browser, server, expect=".episode"):
     """A page of an admitted browser; errors of its scripts, dialogs and failed requests fail the test."""
     opened = browser.new_page(viewport={"width": 1280, "height": 800})
     problems: list[str] = []
@@ -17,7 +17,7 @@ def opened_page(browser, server):
     opened.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
     opened.goto(server.address)
     server.address = server._next_address()
-    opened.wait_for_selector(".episode")
+    opened.wait_for_selector(expect)
     yield opened
     opened.close()
     assert problems == []

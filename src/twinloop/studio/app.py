@@ -24,13 +24,11 @@ from twinloop import __version__
 from twinloop.cli.main import STAGES
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.rollout.scenario_files import list_scenarios, read_scenario
-from twinloop.studio import coverage, decisions, episode, episode_list, gap, labelling, runs, scene
+from twinloop.studio import coverage, decisions, episode, episode_list, gap, labelling, runs, scenarios, scene
 from twinloop.studio.data import StudioData
 from twinloop.studio.forms import describe_commands
 from twinloop.studio.jobs import Jobs
 from twinloop.studio.twin_replay import replay_in_twin
-from twinloop.workflows.scenario.references import scenario_to_json
 
 STATIC = resources.files("twinloop.studio") / "static"
 _LONGEST = 1 << 20  # bytes of a request's body
@@ -86,7 +84,8 @@ class Studio:
                 Route("/api/episodes/{id}/scene", _answering(self.describe_scene)),
                 Route("/api/episodes/{id}/poses", _answering(self.read_poses)),
                 Route("/api/episodes/{id}/replay", _answering(self.replay_in_twin)),
-                Route("/api/scenarios", _answering(self.list_scenarios)),
+                Route("/api/scenarios", _answering(lambda _: scenarios.describe_scenarios(self._data))),
+                Route("/api/scenarios/{name}", _answering(self.describe_scenario)),
                 Route("/api/labels", _changing(self.write_labels), methods=["POST"]),
                 Route("/api/commands", _answering(lambda _: self._commands)),
                 Route("/api/jobs", _answering(lambda _: self._jobs.list_jobs())),
@@ -185,10 +184,9 @@ class Studio:
         """Return the parameters that a run identified."""
         return gap.describe_parameters(self._data, request.query_params.get("run", ""))
 
-    def list_scenarios(self, _: Request) -> list[dict[str, Any]]:
-        """Return all stored scenarios of the workspace."""
-        folders = list_scenarios(self._data.workspace.root / "scenarios")
-        return [scenario_to_json(read_scenario(folder)) for folder in folders]
+    def describe_scenario(self, request: Request) -> dict[str, Any]:
+        """Return a scenario with all parameters of its world."""
+        return scenarios.describe_scenario(self._data, request.path_params["name"])
 
     def list_runs(self, request: Request) -> dict[str, Any]:
         """Return the recorded runs, newest first."""

@@ -55,17 +55,6 @@ export async function showPolicies(page, { signal }) {
       : h("p", { class: "soft" }, "None is evaluated yet: ", h("code", {}, "twinloop evaluate POLICY --suite randomized"))));
 }
 
-export async function showScenarios(page, { signal }) {
-  const scenarios = await get("/api/scenarios", {}, signal);
-  if (!scenarios.length) return fill(page, empty("No scenario yet", "A scenario is the world of one failure, stored so that it can be repeated and changed. Open a failed episode and choose “make a scenario”, or:", h("pre", {}, "twinloop scenario from-failure EPISODE")));
-  const failed = ({ evidence: { expected } }) => (expected && "failures" in expected ? `${expected.failures} of ${expected.trials}` : "–");
-  const start = (command, name, text) => h("a", { href: `/start/${encodeURIComponent(command)}?${new URLSearchParams({ NAME: name })}` }, text);
-  fill(page, h("article", { class: "text-page" }, h("h1", {}, "Scenarios"),
-    table(["scenario", "from", "twin", "failed", "why", "own parameters", ""], scenarios.map((one) => [h("b", {}, one.scenario), `${one.origin.source}, episode ${one.origin.episode}`, one.twin, failed(one), one.meaning || one.reason || "–",
-      h("details", {}, h("summary", {}, Object.keys(one.parameters).length), h("dl", { class: "facts numbers" }, Object.entries(one.parameters).map(([name, value]) => [h("dt", {}, name), h("dd", {}, format(value))]))),
-      h("div", {}, start("scenario counterfactual", one.scenario, "change a parameter"), h("br"), start("scenario ablate", one.scenario, "find the cause"), h("br"), start("scenario augment", one.scenario, "make data near it"), h("br"), start("scenario regress", one.scenario, "try a policy"))]))));
-}
-
 const VERDICTS = { yes: "good", no: "bad", missing: "bad", waived: "warn", none: "" };
 
 export async function showReleases(page, { signal }) {

@@ -75,9 +75,10 @@ export async function showParameters(page, { signal, go }) {
 function drawParameter(one) {
   const ends = [one.prior_low, one.prior_high, one.nominal, one.value, one.low, one.high].filter(Number.isFinite);
   const [from, to] = [Math.min(...ends), Math.max(...ends)], margin = 0.04 * (to - from) || 1;
-  const numbers = (low, high) => (Number.isFinite(low) && Number.isFinite(high) ? `[${format(low)}, ${format(high)}]` : "");
-  return [h("code", {}, one.name), one.unit, one.nominal, numbers(one.prior_low, one.prior_high),
-    one.determined ? `${format(one.value)} ${one.side ? `${one.side} ${format(one.side === "at most" ? one.high : one.low)}` : numbers(one.low, one.high)}` : h("span", { class: "soft" }, format(one.value)),
+  const prior = Number.isFinite(one.prior_low) ? `${Number(one.prior_low.toPrecision(3))} to ${Number(one.prior_high.toPrecision(3))}` : "";
+  const found = one.side ? `${format(one.value)}, ${one.side} ${format(one.side === "at most" ? one.high : one.low)}` : interval({ estimate: one.value, low: one.low, high: one.high });
+  const line = (text, name = "") => ({ text, element: h("span", { class: `line ${name}` }, text) });
+  return [h("code", {}, one.name), one.unit, one.nominal, line(prior), one.determined ? line(found) : line(format(one.value), "soft"),
     strip({ estimate: one.determined ? one.value : NaN, low: one.low, high: one.high, band: [one.prior_low, one.prior_high], mark: one.nominal, from: from - margin, to: to + margin }),
     one.determined ? (one.conditional ? h("span", { class: "chip warn", title: "The residuals that determine it are correlated in time: the interval holds only if the twin's physics is right." }, "if the physics is right") : "") : h("span", { class: "chip warn", title: one.reason }, `not determined: ${one.reason}`)];
 }

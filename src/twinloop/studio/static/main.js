@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { empty, fill, h, isTyped } from "./dom.js";
-import { showDatasets, showPolicies, showReleases, showScenarios } from "./decisions.js";
+import { showDatasets, showPolicies, showReleases } from "./decisions.js";
 import { showEpisode } from "./episode.js";
 import { showComparison } from "./compare.js";
 import { showCoverage } from "./coverage.js";
@@ -10,6 +10,7 @@ import { showGap, showParameters } from "./gap.js";
 import { showEpisodes } from "./episodes.js";
 import { openHelp } from "./help.js";
 import { showForm, showJob, showLive } from "./jobs.js";
+import { showScenario, showScenarios } from "./scenarios.js";
 import { showRun, showRuns } from "./runs.js";
 
 const PAGES = [
@@ -23,6 +24,7 @@ const PAGES = [
   { path: /^\/policies$/, show: showPolicies, title: "Policies" },
   { path: /^\/releases$/, show: showReleases, title: "Releases" },
   { path: /^\/scenarios$/, show: showScenarios, title: "Scenarios" },
+  { path: /^\/scenarios\/([^/]+)$/, show: showScenario, title: "Scenario" },
   { path: /^\/live$/, show: showLive, title: "Live" },
   { path: /^\/live\/([^/]+)$/, show: showJob, title: "Command" },
   { path: /^\/start\/([^/]+)$/, show: showForm, title: "Start" },

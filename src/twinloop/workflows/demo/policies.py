@@ -120,7 +120,7 @@ def run_policy_loop(output: Path, seed: int, *, console: Console, step: Step) ->
         console: output for people.
         step: context manager for each step, which is called with the step's name.
     """
-    half = PolicyLoopResult(output=output, robot=VirtualRobot(TWIN, TASK, FIRST_ROBOT + seed))
+    half = PolicyLoopResult(output=output.absolute(), robot=VirtualRobot(TWIN, TASK, FIRST_ROBOT + seed))
     with step(f"A virtual robot (seed {half.robot.seed}), and the twin identified from its log"):
         half.robot.identify(LOG, half.identified)
     with step("A policy, taught in worlds around this twin, and its trials on the robot"):
