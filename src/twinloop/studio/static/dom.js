@@ -32,6 +32,9 @@ export function format(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// A unit as people write it; LeRobot's ranges of joints are numbers without a unit.
+export const unit = (name) => ({ range_m100_100: "±100", range_0_100: "0–100" })[name] ?? name;
+
 export const seconds = (value) => `${value.toFixed(value < 10 ? 2 : 1)} s`;
 
 let hiding = 0;

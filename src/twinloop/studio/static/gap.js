@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { drawClip } from "./clips.js";
-import { empty, fill, format, h } from "./dom.js";
+import { empty, fill, format, h, unit } from "./dom.js";
 import { day, interval, strip, table } from "./table.js";
 
 const run = (id, text) => h("a", { href: `/runs/${id}` }, text);
@@ -14,7 +14,7 @@ export async function showGap(page, { signal }) {
   fill(page, h("article", { class: "text-page" }, h("h1", {}, "Gap"),
     fit ? drawFit(fit) : null,
     kinds.map(({ kind, runs }) => [h("h2", {}, { dynamics: "Motion", vision: "Images", sensors: "Sensors", policies: "Policies" }[kind] ?? kind), drawHistory(kind, runs)]),
-    worst.length ? [h("h2", {}, "Where the twin errs most"), h("div", { class: "clips" }, worst.map((one) => drawClip(one, `${one.channel.replace("position/", "")}: ${format(one.error)} ${one.unit}`, { twin: "yes" })))] : null,
+    worst.length ? [h("h2", {}, "Where the twin errs most"), h("div", { class: "clips" }, worst.map((one) => drawClip(one, `${one.channel.replace("position/", "")}: ${format(one.error)} (${unit(one.unit)})`, { twin: "yes" })))] : null,
     causes ? [h("h2", {}, "Causes of the error"), h("p", { class: "soft" }, "Shares of the squared error with nominal parameters; see ", run(causes.run_id, "the report"), "."), causes.explanations.map(drawCause)] : null));
 }
 
@@ -23,7 +23,7 @@ function drawFit({ run_id, made, twins, channels }) {
   return [h("h2", {}, "Before and after identification"), h("p", { class: "soft" }, "Error on held-out episodes, of ", run(run_id, `the fit of ${day(made)}`), "."),
     table(["channel", "unit", ...twins], channels.map((one) => {
       const errors = twins.map((name) => one.errors[name]), to = Math.max(...errors.map((error) => error.high ?? error.estimate));
-      return [one.name, one.unit, ...errors.map((error) => ({ text: interval(error), element: h("div", {}, interval(error), strip({ ...error, from: 0, to })) }))];
+      return [one.name.replace("position/", ""), unit(one.unit), ...errors.map((error) => ({ text: interval(error), element: h("div", {}, interval(error), strip({ ...error, from: 0, to })) }))];
     }), { csv: "identification" })];
 }
 

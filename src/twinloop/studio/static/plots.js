@@ -1,6 +1,6 @@
 // Plots of signals over time: one canvas per channel, with one cursor for all of them.
 
-import { fill, format, h } from "./dom.js";
+import { fill, format, h, unit } from "./dom.js";
 
 const LEFT = 54, RIGHT = 8, TOP = 20, BOTTOM = 4;
 
@@ -71,7 +71,7 @@ export class Plots {
     const canvas = h("canvas", { role: "img", "aria-label": `${channel.title} over time` });
     const reading = h("span", { class: "reading" });
     const element = h("figure", { class: "plot" },
-      h("figcaption", {}, h("b", {}, channel.title), channel.unit ? h("span", { class: "soft" }, ` ${channel.unit}`) : null, reading,
+      h("figcaption", {}, h("b", {}, channel.title), channel.unit ? h("span", { class: "soft" }, unit(channel.unit)) : null, reading,
         h("a", { class: "save", href: "#", download: `${channel.title}.png`, onclick: (event) => { event.currentTarget.href = canvas.toDataURL("image/png"); } }, "image")), canvas);
     const at = (event) => {
       const box = canvas.getBoundingClientRect();
