@@ -151,7 +151,10 @@ class Studio:
         """Return one image of an episode."""
         given, width = request.path_params, _parse_count(request.query_params.get("width", "640"))
         width = max(16, min(1280, width))
-        made = episode.read_frame(self._data, given["id"], given["camera"], given["frame"], width=width)
+        annotated = request.query_params.get("annotated") == "yes"
+        made = episode.read_frame(
+            self._data, given["id"], given["camera"], given["frame"], width=width, annotated=annotated
+        )
         return Response(made, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     def find_video(self, request: Request) -> Response:

@@ -13,7 +13,9 @@ from PIL import Image
 from twinloop.catalog.label_checks import Vocabulary
 from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import UnknownNameError
+from twinloop.dataset.annotations import CameraAnnotations
 from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.render.annotate import draw_annotations
 from twinloop.studio.data import StudioData
 from twinloop.studio.episode_list import describe_episodes
 from twinloop.workflows.run.results import replace_nonfinite
@@ -55,6 +57,7 @@ def describe_episode(data: StudioData, episode_id: str) -> dict[str, Any]:
         "origin": data.rows(_ORIGIN, [episode_id])[0],
         "folder": str(reader.path),
         "cameras": cameras,
+        "annotated": _ANNOTATED in reader.side_tables,
         "author": data.author,
         **{name: data.rows(sql, [episode_id]) for name, sql in _TABLES.items()},
     }
@@ -63,7 +66,8 @@ def describe_episode(data: StudioData, episode_id: str) -> dict[str, Any]:
 def read_signals(data: StudioData, episode_id: str) -> dict[str, Any]:
     """Return the numeric signals of an episode: their names, units and values, by feature.
 
-    Values are rounded to float32. Signals that are no vectors or numbers, such as images, are left out.
+    Values are rounded to float32. Signals that are no vectors or numbers, such as images, are left out. An annotated
+    dataset also has the contact forces between pairs of bodies.
     """
     reader, index = data.open_episode(episode_id)
     signals = []
@@ -87,7 +91,25 @@ def read_signals(data: StudioData, episode_id: str) -> dict[str, Any]:
                 "values": replace_nonfinite([[float(f"{v:.7g}") for v in column] for column in columns.T]),
             }
         )
-    return {"fps": reader.fps, "frames": int(reader.lengths[index]), "signals": signals}
+    return {"fps": reader.fps, "frames": int(reader.lengths[index]), "signals": signals + _read_contacts(reader, index)}
+
+
+_ANNOTATED, _CONTACTS = "annotations/frames", "annotations/contacts"
+_PAIRS = 8  # of bodies in contact, those with the largest forces
+
+
+def _read_contacts(reader: DatasetReader, index: int) -> list[dict[str, Any]]:
+    """Return the sum of the contact forces (N) between each pair of bodies per frame, as one signal."""
+    if _CONTACTS not in reader.side_tables:
+        return []
+    rows = reader.side_rows(_CONTACTS, index, ["frame_index", "body1", "body2", "force"])
+    sums = dict[str, np.ndarray]()
+    for row in rows.to_pylist():
+        pair = sums.setdefault(f"{row['body1']} – {row['body2']}", np.zeros(int(reader.lengths[index])))
+        pair[row["frame_index"]] += np.linalg.norm(row["force"])
+    names = sorted(sums, key=lambda name: -sums[name].sum())[:_PAIRS]
+    values = [[float(f"{value:.7g}") for value in sums[name]] for name in names]
+    return [{"feature": "contact forces", "names": names, "units": ["N"] * len(names), "values": values}]
 
 
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -101,8 +123,10 @@ def _list_units(reader: DatasetReader, names: list[str]) -> list[str]:
     return [str(known.get(name.removesuffix(".pos"), "")) for name in names]
 
 
-def read_frame(data: StudioData, episode_id: str, camera: str, frame: int, *, width: int) -> bytes:
-    """Return one image of an episode as JPEG, reduced to a width in pixels.
+def read_frame(
+    data: StudioData, episode_id: str, camera: str, frame: int, *, width: int, annotated: bool = False
+) -> bytes:
+    """Return one image of an episode as JPEG, reduced to a width in pixels; optionally with its annotations drawn in.
 
     Raises:
         UnknownNameError: If the episode has no such camera or frame.
@@ -112,16 +136,26 @@ def read_frame(data: StudioData, episode_id: str, camera: str, frame: int, *, wi
     if not 0 <= frame < length:
         raise UnknownNameError("frame", str(frame), ["0", str(length - 1)], where=f"episode {episode_id}")
     path, _ = reader.video_location(index, camera)
-    return _encode_frame(reader, index, camera, frame, width, path.stat().st_mtime_ns)
+    return _encode_frame(reader, index, camera, frame, width, annotated, path.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=2000)  # some 5 kB each
-def _encode_frame(reader: DatasetReader, index: int, camera: str, frame: int, width: int, _mtime_ns: int) -> bytes:
-    image = Image.fromarray(np.ascontiguousarray(reader.images(index, camera, [frame])[0]))
+def _encode_frame(
+    reader: DatasetReader, index: int, camera: str, frame: int, width: int, annotated: bool, _mtime_ns: int
+) -> bytes:
+    pixels = reader.images(index, camera, [frame])[0]
+    if annotated:
+        pixels = draw_annotations(pixels, _read_annotations(reader, index, camera), frame)
+    image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((width, width))
     written = io.BytesIO()
     image.save(written, "JPEG", quality=88, subsampling=0)
     return written.getvalue()
+
+
+@functools.lru_cache(maxsize=4)
+def _read_annotations(reader: DatasetReader, index: int, camera: str) -> CameraAnnotations:
+    return reader.annotations(index, camera)
 
 
 def find_video(data: StudioData, episode_id: str, camera: str) -> Path:

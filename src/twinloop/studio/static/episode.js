@@ -13,7 +13,7 @@ import { View3d } from "./view3d.js";
 export async function showEpisode(page, { words: [id], go, signal }) {
   const [episode, signals] = await Promise.all([get(`/api/episodes/${id}`, {}, signal), get(`/api/episodes/${id}/signals`, {}, signal)]);
   const { facts } = episode;
-  const transport = new Transport({ ...facts, cameras: listCameras(episode) });
+  const transport = new Transport({ ...facts, cameras: listCameras(episode), annotated: episode.annotated });
   const channels = groupSignals(signals.signals);
   const plots = new Plots({ frames: signals.frames, fps: signals.fps, channels, bands: listBands(episode), seek: (frame) => transport.seek(frame) });
   const twin = new TwinBeside({ id, signal, transport, plots });

@@ -6,8 +6,8 @@ const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
 export class Transport {
   // Each camera has a name, a label, the episode's id, frames and fps, and the time at which its video begins in the file.
-  constructor({ frames, fps, cameras }) {
-    Object.assign(this, { frames, fps, frame: 0, playing: false, speed: 1, onframe: () => {} });
+  constructor({ frames, fps, cameras, annotated = false }) {
+    Object.assign(this, { frames, fps, drawn: false, frame: 0, playing: false, speed: 1, onframe: () => {} });
     this.videos = cameras.map((camera) => this.#video(camera));
     this.slider = h("input", { type: "range", min: 0, max: Math.max(0, frames - 1), value: 0, step: 1, "aria-label": "Frame", oninput: () => this.seek(Number(this.slider.value)) });
     this.button = h("button", { class: "play", "aria-label": "Play", onclick: () => this.toggle() }, "▶");
@@ -16,7 +16,8 @@ export class Transport {
       SPEEDS.map((value) => h("option", { value: String(value), selected: value === 1 }, `${value}×`)));
     this.element = h("div", { class: "transport" },
       (this.views = h("div", { class: "cameras" }, this.videos.map((one) => one.element))),
-      h("div", { class: "row" }, this.button, this.slider, this.clock, speed));
+      h("div", { class: "row" }, this.button, this.slider, this.clock, speed,
+        annotated ? h("label", {}, h("input", { type: "checkbox", onchange: (event) => this.#setDrawn(event.target.checked) }), " annotations") : null));
     this.#show();
   }
 
@@ -37,9 +38,20 @@ export class Transport {
 
   // Times are the middle of a frame: at its beginning, rounding would show the frame before.
   #place(one) {
-    if (one.broken) one.still.src = `${one.base}/${this.#own(one)}.jpg`;
-    else if (one.video.readyState) one.video.currentTime = one.start + (this.#own(one) + 0.5) / one.fps;
+    if (one.broken || this.drawn) one.still.src = this.#address(one, this.frame);
+    if (!one.broken && one.video.readyState) one.video.currentTime = one.start + (this.#own(one) + 0.5) / one.fps;
   }
+
+  // Show single images with their annotations instead of the videos.
+  #setDrawn(drawn) {
+    this.drawn = drawn;
+    for (const one of this.videos) {
+      [one.video.hidden, one.still.hidden] = [drawn || one.broken, !(drawn || one.broken)];
+      this.#place(one);
+    }
+  }
+
+  #address = (one, frame) => `${one.base}/${this.#own(one, frame)}.jpg${this.drawn ? "?annotated=yes" : ""}`;
 
   #setSpeed(speed) {
     this.speed = speed;
@@ -74,8 +86,8 @@ export class Transport {
     const frame = lead ? Math.floor((lead.video.currentTime - lead.start) * this.fps)
       : Math.floor(this.started.frame + ((now - this.started.at) / 1000) * this.fps * this.speed);
     for (const one of this.videos) {
-      if (one.broken && frame !== this.frame) one.still.src = `${one.base}/${this.#own(one, frame)}.jpg`;
-      else if (lead && one !== lead) this.#follow(one, lead.video.currentTime - lead.start);
+      if ((one.broken || this.drawn) && frame !== this.frame) one.still.src = this.#address(one, frame);
+      if (!one.broken && lead && one !== lead) this.#follow(one, lead.video.currentTime - lead.start);
     }
     if (frame >= this.frames - 1) {
       this.frame = this.frames - 1;
