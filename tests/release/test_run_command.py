@@ -17,6 +17,7 @@ from rich.console import Console
 
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
+from twinloop.core import metrics
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.formats import load_log
@@ -349,3 +350,34 @@ def test_virtual_sessions_are_numbered_as_the_episodes(policy, tmp_path):
     both, second = load_log(tmp_path / "both" / "out"), load_log(tmp_path / "second" / "out")
     np.testing.assert_array_equal(second[0].state, both[1].state)
     assert (both[0].state != both[1].state).any()
+
+
+class Kept:
+    """Tracker that keeps the figures of the last one."""
+
+    rows: list[tuple[int, dict[str, float]]] = []  # noqa: RUF012
+
+    def __init__(self, *_):
+        Kept.rows = []
+
+    def log(self, step, values):
+        Kept.rows.append((step, dict(values)))
+
+    def close(self):
+        pass
+
+
+def test_a_watched_run_reports_what_it_records(policy, tmp_path, monkeypatch):
+    """In rad, at every step of all episodes; the recorded values are those of a run that nobody watches."""
+    monkeypatch.setitem(metrics.TRACKERS, "kept", Kept)
+    run_policy(requested(policy, tmp_path / "plain"), console=said()[0])
+    with metrics.open_trackers(["kept"], verb="run", output=tmp_path):
+        run_policy(requested(policy, tmp_path / "watched"), console=said()[0])
+    plain, watched = (DatasetReader(tmp_path / name / "out") for name in ("plain", "watched"))
+    assert watched.units is not None
+    for feature, kind in (("observation.state", "measured"), ("action", "commanded")):
+        values = watched.array(0, feature)
+        np.testing.assert_array_equal(values, plain.array(0, feature))
+        reported = np.array([[row[f"{kind}/{name}"] for name in watched.units.names] for _, row in Kept.rows])
+        np.testing.assert_allclose(reported, watched.units.to_si(values), atol=1e-6)
+    assert [step for step, _ in Kept.rows] == list(range(12))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from types import SimpleNamespace
 
 import mujoco
@@ -16,7 +17,8 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.simulate.protocol import STATE_SPEC
 from twinloop.studio.data import StudioData
-from twinloop.studio.scene import describe_scene, read_poses
+from twinloop.studio.jobs import Jobs
+from twinloop.studio.scene import describe_robot, describe_scene, read_poses, read_robot_poses
 from twinloop.studio.twin_replay import replay_in_twin
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import open_log
@@ -93,3 +95,31 @@ def test_another_twin_is_not_drawn_with_the_shapes_of_the_first(simulated, monke
     monkeypatch.setattr("twinloop.studio.scene.replay_in_twin", lambda *_: other)
     with pytest.raises(InputError, match="so101_tabletop has other shapes"):
         read_poses(simulated, row["episode_id"], of_twin=True)
+
+
+def test_a_running_robot_moves_the_workspace_s_twin(tmp_path):
+    folder = tmp_path / "cell"
+    Workspace.create(folder, twin="so101_tabletop").close()
+    job = folder / "runs" / ".studio" / "01RUN"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps({"words": ["run"], "pid": 1, "born": "", "started": "2026-01-02"}))
+    lines = [
+        {"step": step, "measured/elbow_flex": 0.1 * step, "commanded/elbow_flex": 0.2 * step, "measured/unknown": 3.0}
+        for step in range(5)
+    ]
+    (job / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Workspace.open(folder) as workspace:
+        data = StudioData(workspace, "tester", folder)
+        rows = Jobs(root=folder).read_joints("01RUN")
+        assert rows == [{"elbow_flex": pytest.approx(0.4), "unknown": 3.0}, {"elbow_flex": pytest.approx(0.8)}]
+        shapes = describe_robot(data)["geoms"]
+        poses = np.frombuffer(read_robot_poses(data, rows), "<f4").reshape(2, len(shapes), 7)
+    model = load_twin("so101_tabletop").model
+    for row, angle in zip(poses, (0.4, 0.8), strict=True):
+        state = mujoco.MjData(model)
+        state.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
+        state.joint("elbow_flex").qpos[0] = angle
+        mujoco.mj_kinematics(model, state)
+        for shape, pose in zip(shapes, row, strict=True):
+            if shape["name"]:
+                np.testing.assert_allclose(pose[:3], state.geom(shape["name"]).xpos, atol=1e-6)

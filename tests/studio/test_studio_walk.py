@@ -66,7 +66,8 @@ def run_command(page, command: str, given: dict[str, str], *, allowed: tuple[str
     visit(page, f"/start/{command.replace(' ', '%20')}")
     page.get_by_text("More options").click()
     for label, value in given.items():
-        page.get_by_label(label, exact=True).fill(value)
+        field = page.get_by_label(label, exact=True)
+        field.select_option(value) if field.evaluate("one => one.tagName") == "SELECT" else field.fill(value)
     page.get_by_role("button", name="Start").click()
     page.wait_for_url(re.compile("/live/"))
     end = time.monotonic() + 300
@@ -112,6 +113,11 @@ def test_a_bad_episode_is_found_and_the_loop_is_closed(browser, cell):
         )
         for policy in ("taught", "walk"):
             run_command(page, "evaluate", {"POLICY": f"policies/{policy}", "--suite": "randomized", "--episodes": "16"})
+        robot = "virtual:so101_tabletop?seed=2000&task=pick_and_place"
+        given = {"--robot": robot, "--policy": "policies/walk", "--output": "data/tried", "--on-trip": "go-on"}
+        run_command(page, "run", given)
+        page.locator(".view3d").wait_for()  # the twin moved as the robot did
+        assert page.locator(".plot").count() == 6
         page.locator("#bar").get_by_role("link", name="Policies").click()
         page.get_by_label("suite").select_option("randomized")
         page.locator(".answer").wait_for()

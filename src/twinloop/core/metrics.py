@@ -22,6 +22,9 @@ VARIABLE = "TWINLOOP_METRICS"
 _file = os.environ.pop(VARIABLE, "")  # worker processes must not write it too
 
 
+_NEWEST = 8 << 20  # bytes of a file that are read
+
+
 class Tracker(Protocol):
     """Program that stores or shows figures over the steps of a computation."""
 
@@ -46,15 +49,22 @@ def log_metrics(step: int, values: Mapping[str, float]) -> None:
         tracker.log(step, plain)
 
 
+def is_reported() -> bool:
+    """Return whether anything receives the figures of `log_metrics`."""
+    return bool(_file or _open)
+
+
 def read_metrics(file: Path, *, most: int = 500) -> dict[str, dict[str, list[float]]]:
     """Return the figures in a file that ``TWINLOOP_METRICS`` named: by name, their steps and values.
 
-    Of a longer curve, at most ``most`` points are returned, evenly chosen, the last one included. A missing file, and
-    lines that are incomplete, count as empty.
+    Of a longer curve, at most ``most`` points are returned, evenly chosen, the last one included. Only the newest 8 MiB
+    of the file are read. A missing file, and lines that are incomplete, count as empty.
     """
     curves = dict[str, dict[str, list[float]]]()
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - _NEWEST))
+            lines = opened.read().decode(errors="replace").splitlines()
     except OSError:
         return {}
     for line in lines:

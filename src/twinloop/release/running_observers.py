@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import describe_error
+from twinloop.core.metrics import log_metrics
+from twinloop.core.units import UnitMap
 from twinloop.hardware.call_thread import CallThread
 from twinloop.release.monitor.calibration import read_monitor_calibration
 from twinloop.release.monitor.live import LiveMonitor
@@ -71,6 +73,32 @@ class MonitorWatcher:
             success: whether the episode succeeded; None if unknown.
         """
         return self._monitor.end(0, success=success)
+
+
+class FigureWatcher:
+    """Watcher that reports measured and commanded joint positions in SI units, see `core.metrics`.
+
+    Args:
+        units: joints of the robot and their units.
+    """
+
+    def __init__(self, units: UnitMap) -> None:
+        self._units, self._step = units, 0
+
+    def begin(self, episode: int) -> None:
+        """Do nothing: the steps of all episodes are counted together."""
+
+    def watch_step(self, observation: RobotObservation, command: NDArray[np.float64]) -> WatcherReport:
+        """Report one step; see `Watcher`."""
+        rows = {"measured": observation.reading, "commanded": command}
+        values = {
+            f"{kind}/{joint}": value
+            for kind, row in rows.items()
+            for joint, value in zip(self._units.names, self._units.to_si(row), strict=True)
+        }
+        log_metrics(self._step, values)
+        self._step += 1
+        return WatcherReport()
 
 
 def open_watcher(folder: Path, decider: Decider, robot: TimedRobot, *, on_alarm: OnAlarm = "stop") -> MonitorWatcher:

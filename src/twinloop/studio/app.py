@@ -91,6 +91,8 @@ class Studio:
                 Route("/api/jobs", _answering(lambda _: self._jobs.list_jobs())),
                 Route("/api/jobs", _changing(lambda _, given: self._jobs.start(given)), methods=["POST"]),
                 Route("/api/jobs/{id}", _answering(lambda given: self._jobs.describe(given.path_params["id"]))),
+                Route("/api/robot", _answering(lambda _: scene.describe_robot(self._data))),
+                Route("/api/jobs/{id}/poses", _answering(self.read_job_poses)),
                 Route("/api/jobs/{id}/stop", _changing(self.stop_job), methods=["POST"]),
                 Route("/media/{id}/{camera}/{frame:int}.jpg", _answering(self.read_frame)),
                 Route("/media/{id}/{camera}.mp4", _answering(self.find_video)),
@@ -204,6 +206,11 @@ class Studio:
     def write_labels(self, _: Request, given: Any) -> dict[str, Any]:
         """Change what the user says of episodes; return the change that undoes it."""
         return labelling.write(self._data, given)
+
+    def read_job_poses(self, request: Request) -> Response:
+        """Return the poses of the twin with the joints that a running robot measured last, and as it was commanded."""
+        rows = self._jobs.read_joints(request.path_params["id"])
+        return Response(scene.read_robot_poses(self._data, rows), media_type="application/octet-stream")
 
     def stop_job(self, request: Request, _: Any) -> dict[str, Any]:
         """Stop a command."""

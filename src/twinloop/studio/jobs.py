@@ -90,6 +90,20 @@ class Jobs:
             text = file.read().decode(errors="replace")
         return {**self._read(name), "log": text, "figures": metrics.read_metrics(self.root / FOLDER / name / _METRICS)}
 
+    def read_joints(self, name: str) -> list[dict[str, float]]:
+        """Return the joint positions (rad or m) that a job reported last: those measured, and those commanded.
+
+        Raises:
+            UnknownNameError: If there is no such job.
+        """
+        self._require(name)
+        figures = metrics.read_metrics(self.root / FOLDER / name / _METRICS, most=1)
+        kinds = ("measured/", "commanded/")
+        return [
+            {key.removeprefix(kind): curve["values"][-1] for key, curve in figures.items() if key.startswith(kind)}
+            for kind in kinds
+        ]
+
     def stop(self, name: str) -> dict[str, Any]:
         """Stop a job as Ctrl-C does, so that finished parts are kept.
 

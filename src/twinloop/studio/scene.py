@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mujoco
@@ -19,7 +20,7 @@ from twinloop.render.triangles import make_triangles
 from twinloop.rollout.replay import recorded_params
 from twinloop.simulate.protocol import STATE_SPEC
 from twinloop.studio.data import StudioData
-from twinloop.studio.twin_replay import replay_in_twin
+from twinloop.studio.twin_replay import open_workspace_twin, replay_in_twin
 from twinloop.twin import Twin
 
 _CHORD = 1e-3  # m; largest distance of the drawn triangles inside a round shape
@@ -37,6 +38,34 @@ def describe_scene(data: StudioData, episode_id: str) -> dict[str, Any]:
         InputError: If neither is known; see `twin_replay.replay_in_twin`.
     """
     twin, model, _, source = _open(data, episode_id)
+    return {**_describe_shapes(model), "twin": twin.name, "source": source}
+
+
+def describe_robot(data: StudioData) -> dict[str, Any]:
+    """Return the visible shapes of the workspace's twin, as `describe_scene` does."""
+    twin = open_workspace_twin(data)
+    return {**_describe_shapes(twin.model), "twin": twin.name, "source": "joints"}
+
+
+def read_robot_poses(data: StudioData, rows: Sequence[Mapping[str, float]]) -> bytes:
+    """Return the pose of every visible shape of the workspace's twin as float32 ``(n, ngeom, 7)``, see `read_poses`.
+
+    Args:
+        data: the workspace.
+        rows: positions of joints by name, in rad or m, for each of the n poses; others are those of the home pose.
+    """
+    model = open_workspace_twin(data).model
+    home = model.key_qpos[0] if model.nkey else model.qpos0
+    qpos = np.tile(home, (len(rows), 1))
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            joint = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, name)
+            if joint >= 0 and np.isfinite(value):
+                qpos[number, model.jnt_qposadr[joint]] = value
+    return _compute_poses(model, qpos, "joints").tobytes()
+
+
+def _describe_shapes(model: mujoco.MjModel) -> dict[str, Any]:
     geoms = []
     for geom in _list_visible(model):
         made: dict[str, Any] = {"name": model.geom(geom).name, "rgba": _read_colour(model, geom)}
@@ -47,13 +76,7 @@ def describe_scene(data: StudioData, episode_id: str) -> dict[str, Any]:
             made["corners"] = _encode(corners.astype(np.float32))
             made["triangles"] = _encode(triangles.astype(np.uint32))
         geoms.append(made)
-    return {
-        "twin": twin.name,
-        "source": source,
-        "geoms": geoms,
-        "center": model.stat.center.tolist(),
-        "extent": float(model.stat.extent),
-    }
+    return {"geoms": geoms, "center": model.stat.center.tolist(), "extent": float(model.stat.extent)}
 
 
 def read_poses(data: StudioData, episode_id: str, *, of_twin: bool = False) -> bytes:
@@ -77,6 +100,10 @@ def read_poses(data: StudioData, episode_id: str, *, of_twin: bool = False) -> b
             )
     if len(rows) > _MOST_FRAMES:
         raise InputError(f"The episode has {len(rows)} frames; at most {_MOST_FRAMES} are shown in three dimensions.")
+    return _compute_poses(model, rows, source).tobytes()
+
+
+def _compute_poses(model: mujoco.MjModel, rows: NDArray[np.float64], source: str) -> NDArray[np.float32]:
     state, visible = mujoco.MjData(model), _list_visible(model)
     poses = np.empty((len(rows), len(visible), 7), np.float32)
     for frame, row in enumerate(rows):
@@ -88,7 +115,7 @@ def read_poses(data: StudioData, episode_id: str, *, of_twin: bool = False) -> b
         poses[frame, :, :3] = state.geom_xpos[visible]
         turned = Rotation.from_matrix(state.geom_xmat[visible].reshape(-1, 3, 3))
         poses[frame, :, 3:] = turned.as_quat(scalar_first=True)
-    return poses.tobytes()
+    return poses
 
 
 def _open(data: StudioData, episode_id: str) -> tuple[Twin, mujoco.MjModel, NDArray[np.float64], str]:

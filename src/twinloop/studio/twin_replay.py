@@ -65,11 +65,25 @@ def replay_in_twin(data: StudioData, episode_id: str) -> TwinReplay:
         InputError: If the workspace names no twin, or the dataset states no joint units.
         LogError: If the episode lacks a joint of the twin.
     """
+    name = _find_twin(data)
+    reader, index = data.open_episode(episode_id)
+    return _replay(reader, index, name, data.workspace.root)
+
+
+def open_workspace_twin(data: StudioData) -> Twin:
+    """Return the twin that the workspace names.
+
+    Raises:
+        InputError: If it names none.
+    """
+    return _open_twin(_find_twin(data), data.workspace.root)
+
+
+def _find_twin(data: StudioData) -> str:
     name = data.workspace.config.get("twin")
     if not name:
         raise InputError("The workspace names no twin. Add `twin: NAME` to twinloop.yaml.")
-    reader, index = data.open_episode(episode_id)
-    return _replay(reader, index, str(name), data.workspace.root)
+    return str(name)
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,9 +1,10 @@
 // Commands in progress, and forms that start them.
 
-import { get, post } from "./api.js";
+import { get, getFloats, post } from "./api.js";
 import { empty, fill, h, notify } from "./dom.js";
 import { Plots } from "./plots.js";
 import { quote } from "./runs.js";
+import { View3d } from "./view3d.js";
 
 const EVERY_MS = 1000;
 
@@ -53,9 +54,10 @@ function chooseCommand(commands, go) {
 }
 
 export async function showJob(page, { words: [id], signal }) {
-  const head = h("div"), curves = h("div", { class: "plots" }), log = h("pre", { class: "log", "aria-label": "Log" });
-  fill(page, h("article", { class: "text-page" }, h("div", { class: "row title" }, h("a", { href: "/live" }, "‹ live"), h("h1", {}, "Command")), head, curves, log));
-  let plots = null, drawn = "";
+  const head = h("div"), robot = h("div", { class: "cameras" }), curves = h("div", { class: "plots" }), log = h("pre", { class: "log", "aria-label": "Log" });
+  fill(page, h("article", { class: "text-page" }, h("div", { class: "row title" }, h("a", { href: "/live" }, "‹ live"), h("h1", {}, "Command")), head, robot, curves, log));
+  let plots = null, drawn = "", twin = null;
+  signal.addEventListener("abort", () => { plots?.close(); twin?.close(); });
   const stop = () => post(`/api/jobs/${id}/stop`, {}).then(() => notify("It stops at the next moment at which nothing is lost."), (error) => notify(error.message));
   let before = null;
   await repeat(async () => {
@@ -69,6 +71,13 @@ export async function showJob(page, { words: [id], signal }) {
     const figures = JSON.stringify(job.figures);
     if (figures !== drawn) {
       drawn = figures;
+      if (twin !== false && Object.keys(job.figures).some((name) => name.startsWith("measured/"))) {
+        twin ??= await openTwin(robot, signal);
+        if (!twin) return;
+        const poses = await getFloats(`/api/jobs/${id}/poses`, signal), size = poses.length / 2;
+        twin.setLayer(1, poses.subarray(size), true);
+        twin.setLayer(0, poses.subarray(0, size));
+      }
       plots?.close();
       plots = drawFigures(job.figures);
       fill(curves, plots?.element);
@@ -82,12 +91,31 @@ export async function showJob(page, { words: [id], signal }) {
   }, signal);
 }
 
+// The workspace's twin, which moves as the robot does; a pale copy shows the commands.
+async function openTwin(place, signal) {
+  let scene, view;
+  try {
+    scene = await get("/api/robot", {}, signal);
+    view = new View3d(scene);
+  } catch (error) {
+    fill(place, h("p", { class: "soft" }, error.message));
+    return false;
+  }
+  fill(place, h("figure", {}, view.canvas, h("figcaption", {}, h("span", {}, "measured joints; pale: commanded"), h("span", {}, scene.twin))));
+  return view;
+}
+
 // The figures that a command reported so far, over its steps.
 function drawFigures(figures) {
   const names = Object.keys(figures);
   if (!names.length) return null;
   const frames = Math.max(...names.map((name) => figures[name].values.length));
-  const channels = names.map((name) => ({ group: "figures so far", title: name, unit: `up to step ${figures[name].steps.at(-1)}`, lines: [{ label: "", values: figures[name].values }] }));
+  const channels = names.filter((name) => !name.startsWith("commanded/")).map((name) => {
+    const commanded = figures[name.replace("measured/", "commanded/")], robot = name.startsWith("measured/");
+    const lines = [{ label: robot ? "measured" : "", values: figures[name].values }];
+    if (robot && commanded) lines.push({ label: "commanded", values: commanded.values, dashed: true });
+    return { group: robot ? "joints" : "figures so far", title: name.replace("measured/", ""), unit: robot ? "rad or m" : `up to step ${figures[name].steps.at(-1)}`, lines };
+  });
   const plots = new Plots({ frames, fps: 1, channels, bands: [], seek: (frame) => plots.moveCursor(frame) });
   plots.cursor = frames - 1;
   return plots;

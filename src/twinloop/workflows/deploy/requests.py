@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import ReportedRequest, Request, SeedOption, WorkspaceRequest, request
+from twinloop.workflows.run.request import ReportedRequest, Request, RerunOption, SeedOption, WorkspaceRequest, request
 
 
 @request
-class RunRequest(Request):
+class RunRequest(RerunOption, Request):
     """Run a policy on a robot through the safety envelope, and record everything as a LeRobot v3.0 dataset."""
 
     robot: str

@@ -20,11 +20,12 @@ from rich.console import Console
 
 from twinloop.core.documents import MAX_LINES_BYTES, read_text
 from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.metrics import is_reported
 from twinloop.hardware.excite_guard import stop_on_signals
 from twinloop.release.promotion import rollback
 from twinloop.release.registry import PolicyRegistry
 from twinloop.release.running import Runner
-from twinloop.release.running_observers import ShadowWatcher
+from twinloop.release.running_observers import FigureWatcher, ShadowWatcher
 from twinloop.release.running_policy import HomingMove
 from twinloop.release.running_record import RunFacts, RunWriter
 from twinloop.release.running_robot import EpisodeRun, RunOptions
@@ -279,7 +280,8 @@ class _Run:
             stop_on_success=request.stop_on_success,
             interrupted=lambda: bool(self.stop.reason),
         )
-        watchers = [one for one in (watcher, opened.monitor if arm == "champion" else None) if one is not None]
+        figures = FigureWatcher(opened.robot.units) if is_reported() else None
+        watchers = [one for one in (watcher, opened.monitor if arm == "champion" else None, figures) if one is not None]
         episode = self._drive(
             Runner(opened.timed_robot, opened.envelope, opened.deciders[arm], tuple(watchers)), number, options
         )

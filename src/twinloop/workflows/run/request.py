@@ -87,15 +87,21 @@ class WorkersOption:
 
 
 @request
-class TrackOption:
-    """Options of all commands that report figures while they run."""
+class RerunOption:
+    """Options of all commands that can be watched while they run."""
+
+    rerun: bool = False
+    """Also show figures, such as losses or joint positions, in the viewer of Rerun."""
+
+
+@request
+class TrackOption(RerunOption):
+    """Options of all commands that report losses and errors while they run."""
 
     track: tuple[Literal["mlflow", "tensorboard", "trackio"], ...] = ()
     """Also report losses and errors to these programs, whose packages must be installed. TensorBoard's files are in
     OUTPUT/tensorboard.
     """
-    rerun: bool = False
-    """Also show losses and errors in the viewer of Rerun."""
 
 
 @request
