@@ -170,7 +170,7 @@ class _Rerun:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._rerun.set_time("step", sequence=step)
         for name, value in values.items():
-            self._rerun.log(name, self._rerun.Scalars(value))
+            self._rerun.log(name.split("/"), self._rerun.Scalars(value))  # a list may have spaces
 
     def close(self) -> None:
         self._rerun.disconnect()
