@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import logging
 from collections.abc import Awaitable, Callable
 from importlib import resources
@@ -24,13 +26,13 @@ from twinloop import __version__
 from twinloop.cli.main import STAGES
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.studio import coverage, decisions, episode, episode_list, gap, labelling, runs, scenarios, scene
+from twinloop.studio import decisions, episode, episode_list, labelling, runs
 from twinloop.studio.data import StudioData
 from twinloop.studio.forms import describe_commands
 from twinloop.studio.jobs import Jobs
-from twinloop.studio.twin_replay import replay_in_twin
 
 STATIC = resources.files("twinloop.studio") / "static"
+PER_PAGE = 60  # episodes of a list
 _LONGEST = 1 << 20  # bytes of a request's body
 _REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
@@ -42,6 +44,8 @@ _log = logging.getLogger(__name__)
 class Studio:
     """Handlers of all requests for one workspace; `app` is the ASGI application, without access control.
 
+    Modules that take seconds to import are imported by the handlers that need them, so that the studio starts at once.
+
     Args:
         data: the workspace.
     """
@@ -49,6 +53,13 @@ class Studio:
     def __init__(self, data: StudioData) -> None:
         self._data, self._jobs = data, Jobs(root=data.workspace.root)
         self._values: tuple[tuple[int, int], dict[str, Any]] = ((-1, -1), {})
+
+    def warm_up(self) -> None:
+        """Answer the first question of a browser in advance while it opens, and import what other pages need."""
+        with contextlib.suppress(TwinloopError):
+            episode_list.list_episodes(self._data, episode_list.build_sql({}), offset=0, limit=PER_PAGE)
+        for module in ("gap", "coverage", "scene"):
+            importlib.import_module(f"twinloop.studio.{module}")
 
     @functools.cached_property
     def _commands(self) -> list[dict[str, Any]]:
@@ -66,7 +77,7 @@ class Studio:
                 Route("/api/words", _answering(lambda _: episode.list_words(self._data))),
                 Route("/api/episodes/{id}", _answering(self.describe_episode)),
                 Route("/api/episodes/{id}/signals", _answering(self.read_signals)),
-                Route("/api/gap", _answering(lambda _: gap.describe_gap(self._data))),
+                Route("/api/gap", _answering(self.describe_gap)),
                 Route("/api/coverage", _answering(self.describe_map)),
                 Route("/api/coverage/{encoder}/points", _answering(self.read_points)),
                 Route("/api/coverage/{encoder}/clips/{row:int}", _answering(self.describe_clip)),
@@ -84,14 +95,14 @@ class Studio:
                 Route("/api/episodes/{id}/scene", _answering(self.describe_scene)),
                 Route("/api/episodes/{id}/poses", _answering(self.read_poses)),
                 Route("/api/episodes/{id}/replay", _answering(self.replay_in_twin)),
-                Route("/api/scenarios", _answering(lambda _: scenarios.describe_scenarios(self._data))),
+                Route("/api/scenarios", _answering(self.list_scenarios)),
                 Route("/api/scenarios/{name}", _answering(self.describe_scenario)),
                 Route("/api/labels", _changing(self.write_labels), methods=["POST"]),
                 Route("/api/commands", _answering(lambda _: self._commands)),
                 Route("/api/jobs", _answering(lambda _: self._jobs.list_jobs())),
                 Route("/api/jobs", _changing(lambda _, given: self._jobs.start(given)), methods=["POST"]),
                 Route("/api/jobs/{id}", _answering(lambda given: self._jobs.describe(given.path_params["id"]))),
-                Route("/api/robot", _answering(lambda _: scene.describe_robot(self._data))),
+                Route("/api/robot", _answering(self.describe_robot)),
                 Route("/api/jobs/{id}/poses", _answering(self.read_job_poses)),
                 Route("/api/jobs/{id}/stop", _changing(self.stop_job), methods=["POST"]),
                 Route("/media/{id}/{camera}/{frame:int}.jpg", _answering(self.read_frame)),
@@ -111,7 +122,9 @@ class Studio:
     def list_episodes(self, request: Request) -> dict[str, Any]:
         """Return one page of the episodes that filters or a statement select."""
         given = dict(request.query_params)
-        offset, limit = (_parse_count(given.pop(name, default)) for name, default in (("offset", "0"), ("limit", "60")))
+        offset, limit = (
+            _parse_count(given.pop(name, default)) for name, default in (("offset", "0"), ("limit", str(PER_PAGE)))
+        )
         return episode_list.list_episodes(self._data, _read_sql(given), offset=offset, limit=limit)
 
     def write_csv(self, request: Request) -> Response:
@@ -137,16 +150,22 @@ class Studio:
 
     def describe_scene(self, request: Request) -> dict[str, Any]:
         """Return the shapes of an episode's twin."""
+        from twinloop.studio import scene
+
         return scene.describe_scene(self._data, request.path_params["id"])
 
     def read_poses(self, request: Request) -> Response:
         """Return the poses of these shapes in all frames."""
+        from twinloop.studio import scene
+
         of_twin = request.query_params.get("of") == "twin"
         made = scene.read_poses(self._data, request.path_params["id"], of_twin=of_twin)
         return Response(made, media_type="application/octet-stream")
 
     def replay_in_twin(self, request: Request) -> dict[str, Any]:
         """Return the measured channels of an episode beside those of the twin's replay."""
+        from twinloop.studio.twin_replay import replay_in_twin
+
         return replay_in_twin(self._data, request.path_params["id"]).to_json()
 
     def read_frame(self, request: Request) -> Response:
@@ -174,23 +193,45 @@ class Studio:
 
     def describe_map(self, request: Request) -> dict[str, Any]:
         """Return what the map of clips shows."""
+        from twinloop.studio import coverage
+
         return coverage.describe_map(self._data, request.query_params.get("encoder", ""))
 
     def read_points(self, request: Request) -> Response:
         """Return the points of the map."""
+        from twinloop.studio import coverage
+
         made = coverage.read_points(self._data, request.path_params["encoder"])
         return Response(made, media_type="application/octet-stream")
 
     def describe_clip(self, request: Request) -> dict[str, Any]:
         """Return a clip of the map and those nearest to it."""
+        from twinloop.studio import coverage
+
         return coverage.describe_clip(self._data, request.path_params["encoder"], request.path_params["row"])
+
+    def describe_gap(self, _: Request) -> dict[str, Any]:
+        """Return all measurements of the gap."""
+        from twinloop.studio import gap
+
+        return gap.describe_gap(self._data)
 
     def describe_parameters(self, request: Request) -> dict[str, Any]:
         """Return the parameters that a run identified."""
+        from twinloop.studio import gap
+
         return gap.describe_parameters(self._data, request.query_params.get("run", ""))
+
+    def list_scenarios(self, _: Request) -> list[dict[str, Any]]:
+        """Return all stored scenarios."""
+        from twinloop.studio import scenarios
+
+        return scenarios.describe_scenarios(self._data)
 
     def describe_scenario(self, request: Request) -> dict[str, Any]:
         """Return a scenario with all parameters of its world."""
+        from twinloop.studio import scenarios
+
         return scenarios.describe_scenario(self._data, request.path_params["name"])
 
     def list_runs(self, request: Request) -> dict[str, Any]:
@@ -207,8 +248,16 @@ class Studio:
         """Change what the user says of episodes; return the change that undoes it."""
         return labelling.write(self._data, given)
 
+    def describe_robot(self, _: Request) -> dict[str, Any]:
+        """Return the shapes of the workspace's twin."""
+        from twinloop.studio import scene
+
+        return scene.describe_robot(self._data)
+
     def read_job_poses(self, request: Request) -> Response:
         """Return the poses of the twin with the joints that a running robot measured last, and as it was commanded."""
+        from twinloop.studio import scene
+
         rows = self._jobs.read_joints(request.path_params["id"])
         return Response(scene.read_robot_poses(self._data, rows), media_type="application/octet-stream")
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from twinloop.catalog import audit
 from twinloop.core.errors import UnknownNameError
-from twinloop.evaluate.comparison import compare_shared
 from twinloop.stats.proportion import clopper_pearson
 from twinloop.studio.data import StudioData, parse_recorded
 
@@ -83,6 +82,8 @@ def compare_policies(data: StudioData, a: str, b: str, suite: str) -> dict[str, 
     Raises:
         InputError: If no trial was run by both.
     """
+    from twinloop.evaluate.comparison import compare_shared  # takes seconds
+
     sides = []
     for policy in (a, b):
         rows = data.rows(_OUTCOMES, [policy, suite], most=1_000_000)

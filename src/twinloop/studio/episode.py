@@ -15,7 +15,6 @@ from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import UnknownNameError
 from twinloop.dataset.annotations import CameraAnnotations
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.render.annotate import draw_annotations
 from twinloop.studio.data import StudioData
 from twinloop.studio.episode_list import describe_episodes
 from twinloop.workflows.run.results import replace_nonfinite
@@ -145,6 +144,8 @@ def _encode_frame(
 ) -> bytes:
     pixels = reader.images(index, camera, [frame])[0]
     if annotated:
+        from twinloop.render.annotate import draw_annotations  # takes a second
+
         pixels = draw_annotations(pixels, _read_annotations(reader, index, camera), frame)
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((width, width))

@@ -99,9 +99,13 @@ def list_episodes(data: StudioData, sql: str, *, offset: int, limit: int) -> dic
     Raises:
         TwinloopError: If the statement is wrong; see `Workspace.query`.
     """
-    chosen = _select_ids(data, sql, data.moment)
-    page = chosen.slice(offset, max(1, min(limit, MOST_PER_PAGE)))
-    ids = [str(name) for name in page.to_pylist()]
+    return _list_page(data, sql, offset, max(1, min(limit, MOST_PER_PAGE)), data.moment)
+
+
+@functools.lru_cache(maxsize=64)
+def _list_page(data: StudioData, sql: str, offset: int, limit: int, moment: tuple[int, int]) -> dict[str, Any]:
+    chosen = _select_ids(data, sql, moment)
+    ids = [str(name) for name in chosen.slice(offset, limit).to_pylist()]
     return {"sql": sql, "total": len(chosen), "offset": offset, "rows": describe_episodes(data, ids)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+import threading
 import webbrowser
 from typing import Any
 
@@ -44,7 +45,9 @@ def run_studio(request: StudioRequest, console: Console) -> dict[str, Any]:
             webbrowser.open(address)
         first = False
 
-    guard = AccessGuard(Studio(data).app, port, announce, start=data.start)
+    studio = Studio(data)
+    guard = AccessGuard(studio.app, port, announce, start=data.start)
+    threading.Thread(target=studio.warm_up, daemon=True).start()
     console.print("End with Ctrl-C.")
     config = uvicorn.Config(
         guard, lifespan="off", log_level="error", proxy_headers=False, server_header=False, timeout_graceful_shutdown=2
