@@ -1,6 +1,6 @@
 // A map of many points (WebGL 2): drag to move it, wheel to zoom, click to choose the nearest point.
 
-import { h } from "./dom.js";
+import { GlView } from "./webgl.js";
 
 const VERTEX = `#version 300 es
 uniform vec3 window;
@@ -26,23 +26,14 @@ void main() {
   seen = vec4(colour.rgb * cover, cover);
 }`;
 
-export class Scatter {
+export class Scatter extends GlView {
   // Points are x, y and the number of a kind. `colours` has a CSS colour and an opacity for each kind.
   constructor({ points, colours, onpick }) {
-    Object.assign(this, { points, colours, onpick, marked: [], kinds: 15, window: { x: 0, y: 0, zoom: 1 } });
-    this.count = points.length / 3;
-    this.canvas = h("canvas", { class: "scatter", tabIndex: 0, role: "img", "aria-label": `Map of ${this.count} clips; drag to move it, wheel to zoom, click a point` });
-    this.gl = this.canvas.getContext("webgl2", { antialias: true, preserveDrawingBuffer: true });
-    if (!this.gl) throw new Error("This browser has no WebGL 2.");
+    super("scatter", `Map of ${points.length / 3} clips; drag to move it, wheel to zoom, click a point`);
+    Object.assign(this, { points, colours, onpick, count: points.length / 3, marked: [], kinds: 15, window: { x: 0, y: 0, zoom: 1 } });
     this.#build();
     this.#listen();
-    this.watcher = new ResizeObserver(() => this.draw());
-    this.watcher.observe(this.canvas);
-  }
-
-  close() {
-    this.watcher.disconnect();
-    this.gl.getExtension("WEBGL_lose_context")?.loseContext();
+    this.begin();
   }
 
   // Show only the kinds whose bits are set.
@@ -62,13 +53,7 @@ export class Scatter {
 
   #build() {
     const { gl } = this;
-    const shader = (kind, text) => { const made = gl.createShader(kind); gl.shaderSource(made, text); gl.compileShader(made); if (!gl.getShaderParameter(made, gl.COMPILE_STATUS)) throw new Error(gl.getShaderInfoLog(made)); return made; };
-    this.program = gl.createProgram();
-    gl.attachShader(this.program, shader(gl.VERTEX_SHADER, VERTEX));
-    gl.attachShader(this.program, shader(gl.FRAGMENT_SHADER, FRAGMENT));
-    gl.linkProgram(this.program);
-    gl.useProgram(this.program);
-    this.at = Object.fromEntries(["window", "palette", "size", "shown"].map((name) => [name, gl.getUniformLocation(this.program, name)]));
+    this.useProgram(VERTEX, FRAGMENT, ["window", "palette", "size", "shown"]);
     [this.buffer, this.markBuffer] = [gl.createBuffer(), gl.createBuffer()];
     gl.bindBuffer(gl.ARRAY_BUFFER, this.buffer);
     gl.bufferData(gl.ARRAY_BUFFER, this.points, gl.STATIC_DRAW);

@@ -1,6 +1,6 @@
 // The shapes of an episode's twin in three dimensions (WebGL 2), moved by the poses of each frame.
 
-import { h } from "./dom.js";
+import { GlView } from "./webgl.js";
 
 const VERTEX = `#version 300 es
 uniform mat4 view;
@@ -33,25 +33,15 @@ void main() {
 
 const decode = (text, Kind) => new Kind(Uint8Array.from(atob(text), (one) => one.charCodeAt(0)).buffer);
 
-export class View3d {
+export class View3d extends GlView {
   // `scene` is the server's description of the shapes. Poses are Float32Arrays of frames × shapes × 7.
   constructor(scene) {
-    this.scene = scene;
-    this.layers = [];
-    this.frame = 0;
-    this.canvas = h("canvas", { class: "view3d", tabIndex: 0, role: "img", "aria-label": "Three-dimensional view; drag to turn, wheel to zoom, Shift and drag to move" });
+    super("view3d", "Three-dimensional view; drag to turn, wheel to zoom, Shift and drag to move");
+    Object.assign(this, { scene, layers: [], frame: 0 });
     this.camera = { at: [...scene.center], distance: 1.7 * scene.extent, azimuth: -2.2, elevation: 0.45 };
-    this.gl = this.canvas.getContext("webgl2", { antialias: true, preserveDrawingBuffer: true });
-    if (!this.gl) throw new Error("This browser has no WebGL 2.");
     this.#build();
     this.#listen();
-    this.watcher = new ResizeObserver(() => this.draw());
-    this.watcher.observe(this.canvas);
-  }
-
-  close() {
-    this.watcher.disconnect();
-    this.gl.getExtension("WEBGL_lose_context")?.loseContext();
+    this.begin();
   }
 
   // Show poses, as the episode itself or as a pale copy beside it.
@@ -67,18 +57,8 @@ export class View3d {
 
   #build() {
     const { gl } = this;
-    const program = gl.createProgram();
-    for (const [kind, text] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]]) {
-      const shader = gl.createShader(kind);
-      gl.shaderSource(shader, text);
-      gl.compileShader(shader);
-      gl.attachShader(program, shader);
-    }
-    gl.linkProgram(program);
-    if (!gl.getProgramParameter(program, gl.LINK_STATUS)) throw new Error(gl.getProgramInfoLog(program) || "The shader failed.");
-    gl.useProgram(program);
-    this.at = Object.fromEntries(["view", "turn", "place", "colour", "eye", "grid"].map((name) => [name, gl.getUniformLocation(program, name)]));
-    const corner = gl.getAttribLocation(program, "corner");
+    this.useProgram(VERTEX, FRAGMENT, ["view", "turn", "place", "colour", "eye", "grid"]);
+    const corner = gl.getAttribLocation(this.program, "corner");
     this.shapes = this.scene.geoms.map((geom) => {
       const [x, y] = geom.plane ?? [];
       const corners = geom.plane ? new Float32Array([-x, -y, 0, x, -y, 0, x, y, 0, -x, y, 0]) : decode(geom.corners, Float32Array);
