@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import types
 
@@ -81,20 +79,3 @@ def test_a_run_has_the_name_of_its_folder(tmp_path, monkeypatch, name):
     assert "identify" in said
     assert [call for call in calls if call[1] == ({"loss/walk": 0.5},) and call[2] == {"step": 7}]
     assert calls[-1][0] in ("end_run", "finish")
-
-
-def test_a_file_of_figures_is_read_while_it_is_written(tmp_path):
-    file = tmp_path / "m.jsonl"
-    code = (
-        "from twinloop.core.metrics import log_metrics\n"
-        "for step in range(1201): log_metrics(step, {'loss': step / 2, 'nan': float('nan')})\n"
-    )
-    environment = {**os.environ, metrics.VARIABLE: str(file)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
-    with file.open("a") as added:
-        added.write('{"step": 5, "loss"')  # a line that is being written
-    curves = metrics.read_metrics(file)
-    assert len(curves["loss"]["steps"]) <= 500
-    assert curves["loss"]["steps"][-1] == 1200
-    assert curves["loss"]["values"] == [step / 2 for step in curves["loss"]["steps"]]
-    assert metrics.read_metrics(tmp_path / "none") == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,11 +20,14 @@ from PIL import Image
 from support.quality import write_dataset
 from support.studio import Client, Server, studio_workspace
 from twinloop.catalog import Workspace
+from twinloop.core import metrics
 from twinloop.report.page import ReportPage
 from twinloop.stats.proportion import clopper_pearson
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
+
+from twinloop.studio.jobs import read_figures
 
 
 @pytest.fixture(scope="module")
@@ -467,3 +471,20 @@ def test_a_folder_that_is_none_of_these_is_refused(tmp_path):
     )
     assert done.returncode == 2
     assert "nor the folder of a run" in " ".join(done.stderr.split())
+
+
+def test_a_file_of_figures_is_read_while_it_is_written(tmp_path):
+    file = tmp_path / "m.jsonl"
+    code = (
+        "from twinloop.core.metrics import log_metrics\n"
+        "for step in range(1201): log_metrics(step, {'loss': step / 2, 'nan': float('nan')})\n"
+    )
+    environment = {**os.environ, metrics.VARIABLE: str(file)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
+    with file.open("a") as added:
+        added.write('{"step": 5, "loss"')  # a line that is being written
+    curves = read_figures(file)
+    assert len(curves["loss"]["steps"]) <= 500
+    assert curves["loss"]["steps"][-1] == 1200
+    assert curves["loss"]["values"] == [step / 2 for step in curves["loss"]["steps"]]
+    assert read_figures(tmp_path / "none") == {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,9 +19,6 @@ from twinloop.core.files import dumps
 
 VARIABLE = "TWINLOOP_METRICS"
 _file = os.environ.pop(VARIABLE, "")  # worker processes must not write it too
-
-
-_NEWEST = 8 << 20  # bytes of a file that are read
 
 
 class Tracker(Protocol):
@@ -52,37 +48,6 @@ def log_metrics(step: int, values: Mapping[str, float]) -> None:
 def is_reported() -> bool:
     """Return whether anything receives the figures of `log_metrics`."""
     return bool(_file or _open)
-
-
-def read_metrics(file: Path, *, most: int = 500) -> dict[str, dict[str, list[float]]]:
-    """Return the figures in a file that ``TWINLOOP_METRICS`` named: by name, their steps and values.
-
-    Of a longer curve, at most ``most`` points are returned, evenly chosen, the last one included. Only the newest 8 MiB
-    of the file are read. A missing file, and lines that are incomplete, count as empty.
-    """
-    curves = dict[str, dict[str, list[float]]]()
-    try:
-        with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - _NEWEST))
-            lines = opened.read().decode(errors="replace").splitlines()
-    except OSError:
-        return {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-            step = row.pop("step")
-        except (ValueError, KeyError, AttributeError):
-            continue
-        for name, value in row.items():
-            if isinstance(value, float | int):
-                curve = curves.setdefault(name, {"steps": [], "values": []})
-                curve["steps"].append(step)
-                curve["values"].append(value)
-    for curve in curves.values():
-        every = -(-len(curve["steps"]) // most)
-        for name, values in curve.items():
-            curve[name] = values[::-1][::every][::-1]
-    return curves
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -88,7 +89,7 @@ class Jobs:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL))
             text = file.read().decode(errors="replace")
-        return {**self._read(name), "log": text, "figures": metrics.read_metrics(self.root / FOLDER / name / _METRICS)}
+        return {**self._read(name), "log": text, "figures": read_figures(self.root / FOLDER / name / _METRICS)}
 
     def read_joints(self, name: str) -> list[dict[str, float]]:
         """Return the joint positions (rad or m) that a job reported last: those measured, and those commanded.
@@ -97,7 +98,7 @@ class Jobs:
             UnknownNameError: If there is no such job.
         """
         self._require(name)
-        figures = metrics.read_metrics(self.root / FOLDER / name / _METRICS, most=1)
+        figures = read_figures(self.root / FOLDER / name / _METRICS, most=1)
         kinds = ("measured/", "commanded/")
         return [
             {key.removeprefix(kind): curve["values"][-1] for key, curve in figures.items() if key.startswith(kind)}
@@ -172,3 +173,37 @@ def _read_birth(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] == "Z" else fields[19]
+
+
+_NEWEST = 8 << 20  # bytes of the figures of a job that are read
+
+
+def read_figures(file: Path, *, most: int = 500) -> dict[str, dict[str, list[float]]]:
+    """Return the figures of `metrics.log_metrics` in a file: by name, their steps and values.
+
+    Of a longer curve, at most ``most`` points are returned, evenly chosen, the last one included. Only the newest 8 MiB
+    of the file are read. A missing file, and lines that are incomplete, count as empty.
+    """
+    curves = dict[str, dict[str, list[float]]]()
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - _NEWEST))
+            lines = opened.read().decode(errors="replace").splitlines()
+    except OSError:
+        return {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+            step = row.pop("step")
+        except (ValueError, KeyError, AttributeError):
+            continue
+        for name, value in row.items():
+            if isinstance(value, float | int):
+                curve = curves.setdefault(name, {"steps": [], "values": []})
+                curve["steps"].append(step)
+                curve["values"].append(value)
+    for curve in curves.values():
+        every = -(-len(curve["steps"]) // most)
+        for name, values in curve.items():
+            curve[name] = values[::-1][::every][::-1]
+    return curves
