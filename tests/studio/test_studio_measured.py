@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from support.exports import generated_dataset
 from support.quality import write_dataset
 from support.studio import Server
 from support.studio_browser import opened_page, visit, wait_until
-from support.studio_measurements import CAUSES, ESTIMATES, measured, plant_clips, record
+from support.studio_measurements import BEGAN, CAUSES, ESTIMATES, measured, plant_clips, record
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
 from twinloop.core.errors import UnknownNameError
 
 pytest.importorskip("starlette")
 
-from twinloop.studio import coverage, gap
+from twinloop.studio import coverage, decisions, gap
 from twinloop.studio.data import StudioData
 
 
@@ -182,3 +183,26 @@ def test_the_pages_show_what_was_measured(browser, workspace):
         page.get_by_text("The nearest of other episodes").wait_for()
         page.locator(".clip").first.click()
         page.locator(".episode-page").wait_for()
+
+
+def test_quality_counts_episodes_by_check_and_finds_contradictions(workspace, data):
+    ids = [row["episode_id"] for row in data.rows("SELECT episode_id FROM episodes ORDER BY batch, episode_index")]
+    verdicts = ["bad", "bad", "suspect", "good", "unknown"]
+    scores = [
+        {"episode_id": name, "check": "physics/it's", "check_hash": "1", "channel": channel, "unit": "",
+         "verdict": verdict, "reason": f"it is {verdict}"}
+        for name, verdict in zip(ids, verdicts, strict=False)
+        for channel in ("a", "b")  # an episode counts once
+    ]  # fmt: skip
+    run = workspace.record_run("curate", None, {}, BEGAN, BEGAN, [])
+    workspace.append("scores", pa.Table.from_pylist(scores), run_id=run)
+    said = [("yes", "tester"), ("no", "another")]
+    workspace.label(
+        [Label(episode_id=ids[0], kind="success", value=value, source="hand", author=who) for value, who in said]
+    )
+    found = decisions.describe_quality(data)
+    (check,) = found["checks"]
+    assert [check[name] for name in ("episodes", "bad", "suspect", "undecided")] == [5, 2, 1, 1]
+    assert check["example"] in ("it is bad", "it is suspect")
+    assert [(row["value"], row["episodes"], row["authors"]) for row in found["labels"]] == [("no", 1, 1), ("yes", 1, 1)]
+    assert found["conflicts"] == [{"kind": "success", "episodes": 1}]

@@ -183,6 +183,8 @@ def test_versions_policies_and_releases_have_pages(page):
     page.get_by_text("added 0 · removed 0").wait_for()
     page.get_by_role("link", name="good@1").click()
     wait_until(page, "document.querySelectorAll('.episode').length === 4")
+    bar.get_by_role("link", name="Quality").click()
+    page.get_by_role("row", name="tag").first.wait_for()
     bar.get_by_role("link", name="Policies").click()
     page.get_by_text("first is better than 222222222222").wait_for()
     assert page.locator(".rate").count() == 4

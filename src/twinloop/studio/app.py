@@ -82,6 +82,7 @@ class Studio:
                 Route("/api/coverage/{encoder}/points", _answering(self.read_points)),
                 Route("/api/coverage/{encoder}/clips/{row:int}", _answering(self.describe_clip)),
                 Route("/api/parameters", _answering(self.describe_parameters)),
+                Route("/api/quality", _answering(lambda _: decisions.describe_quality(self._data))),
                 Route("/api/datasets", _answering(lambda _: decisions.list_datasets(self._data))),
                 Route("/api/datasets/difference", _answering(self.compare_datasets)),
                 Route("/api/policies", _answering(lambda _: decisions.list_policies(self._data))),

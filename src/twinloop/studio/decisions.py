@@ -1,4 +1,4 @@
-"""Describe what was decided from episodes: dataset versions, policies with their success, and releases."""
+"""Describe what was decided: quality and labels, dataset versions, policies with their success, and releases."""
 
 from __future__ import annotations
 
@@ -19,6 +19,25 @@ _DIFFERENCE = """
         b AS (SELECT episode_id FROM dataset_episodes WHERE name = $b AND version = $bv)
     SELECT 'added' AS change, episode_id FROM b ANTI JOIN a USING (episode_id)
     UNION ALL SELECT 'removed', episode_id FROM a ANTI JOIN b USING (episode_id) ORDER BY 1, 2"""
+
+
+_CHECKS = """
+    SELECT "check", count(DISTINCT episode_id) AS episodes,
+        count(DISTINCT episode_id) FILTER (verdict = 'bad') AS bad,
+        count(DISTINCT episode_id) FILTER (verdict = 'suspect') AS suspect,
+        count(DISTINCT episode_id) FILTER (verdict = 'unknown') AS undecided,
+        any_value(reason) FILTER (verdict IN ('bad', 'suspect')) AS example
+    FROM scores GROUP BY 1 ORDER BY bad DESC, suspect DESC, 1"""
+_SAID = """
+    SELECT kind, value, source, count(*) AS labels, count(DISTINCT episode_id) AS episodes,
+        count(DISTINCT author) AS authors
+    FROM labels GROUP BY ALL ORDER BY kind, labels DESC, value LIMIT 500"""
+_CONFLICTS = "SELECT kind, count(*) AS episodes FROM consensus WHERE conflict IS NOT NULL GROUP BY 1 ORDER BY 1"
+
+
+def describe_quality(data: StudioData) -> dict[str, Any]:
+    """Return the findings by check, the labels by kind, value and source, and the kinds with contradicting labels."""
+    return {"checks": data.rows(_CHECKS), "labels": data.rows(_SAID), "conflicts": data.rows(_CONFLICTS)}
 
 
 def list_datasets(data: StudioData) -> list[dict[str, Any]]:

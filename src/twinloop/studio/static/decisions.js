@@ -1,4 +1,4 @@
-// Dataset versions and their differences, policies with their success, and releases.
+// Quality and labels, dataset versions and their differences, policies with their success, and releases.
 
 import { get } from "./api.js";
 import { empty, fill, format, h } from "./dom.js";
@@ -11,6 +11,19 @@ const percent = (rate) => `${(100 * rate.estimate).toFixed(0)} % [${(100 * rate.
 const bar = (rate) => strip({ ...rate, from: 0, to: 1, title: `${percent(rate)}, exact 95 %` });
 
 const episodesOf = (sql) => `/episodes?${new URLSearchParams({ sql })}`;
+
+const text = (value) => `'${value.replaceAll("'", "''")}'`;
+
+export async function showQuality(page, { signal }) {
+  const { checks, labels, conflicts } = await get("/api/quality", {}, signal);
+  if (!checks.length && !labels.length) return fill(page, empty("Nothing is checked or labelled yet", "The checks of physics, recording and demonstration score every episode:", h("pre", {}, "twinloop curate"), h("a", { href: "/start/curate" }, "Start it here")));
+  const link = (count, sql) => (count ? { text: count, element: h("a", { href: episodesOf(sql) }, count.toLocaleString("en")) } : "");
+  const found = (check, verdict) => `SELECT DISTINCT episode_id FROM scores WHERE "check" = ${text(check)} AND verdict = '${verdict}'`;
+  fill(page, h("article", { class: "text-page" }, h("h1", {}, "Quality"),
+    checks.length ? [h("h2", {}, "Checks"), table(["check", "episodes", "bad", "suspect", "cannot decide", "such as"], checks.map((one) => [one.check, one.episodes, link(one.bad, found(one.check, "bad")), link(one.suspect, found(one.check, "suspect")), link(one.undecided, found(one.check, "unknown")), one.example ?? ""]), { csv: "checks" })] : null,
+    conflicts.length ? [h("h2", {}, "Contradicting labels"), table(["kind", "episodes"], conflicts.map((one) => [one.kind, link(one.episodes, `SELECT episode_id FROM consensus WHERE kind = ${text(one.kind)} AND conflict IS NOT NULL`)]))] : null,
+    labels.length ? [h("h2", {}, "Labels"), table(["kind", "value", "source", "labels", "episodes", "people or rules"], labels.map((one) => [one.kind, one.value, one.source, one.labels, link(one.episodes, `SELECT DISTINCT episode_id FROM labels WHERE kind = ${text(one.kind)} AND value = ${text(one.value)}`), one.authors]), { csv: "labels" })] : null));
+}
 
 export async function showDatasets(page, { signal }) {
   const [versions, query] = [await get("/api/datasets", {}, signal), new URLSearchParams(location.search)];

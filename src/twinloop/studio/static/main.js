@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { empty, fill, h, isTyped } from "./dom.js";
-import { showDatasets, showPolicies, showReleases } from "./decisions.js";
+import { showDatasets, showPolicies, showQuality, showReleases } from "./decisions.js";
 import { showEpisode } from "./episode.js";
 import { showComparison } from "./compare.js";
 import { showCoverage } from "./coverage.js";
@@ -20,6 +20,7 @@ const PAGES = [
   { path: /^\/gap$/, show: showGap, title: "Gap" },
   { path: /^\/coverage$/, show: showCoverage, title: "Coverage" },
   { path: /^\/parameters$/, show: showParameters, title: "Parameters" },
+  { path: /^\/quality$/, show: showQuality, title: "Quality" },
   { path: /^\/datasets$/, show: showDatasets, title: "Datasets" },
   { path: /^\/policies$/, show: showPolicies, title: "Policies" },
   { path: /^\/releases$/, show: showReleases, title: "Releases" },
@@ -31,7 +32,7 @@ const PAGES = [
   { path: /^\/runs$/, show: showRuns, title: "Runs" },
   { path: /^\/runs\/([^/]+)$/, show: showRun, title: "Run" },
 ];
-const LINKS = [["Episodes", "/episodes"], ["Gap", "/gap"], ["Parameters", "/parameters"], ["Coverage", "/coverage"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Scenarios", "/scenarios"], ["Runs", "/runs"], ["Live", "/live"]];
+const LINKS = [["Episodes", "/episodes"], ["Gap", "/gap"], ["Parameters", "/parameters"], ["Coverage", "/coverage"], ["Quality", "/quality"], ["Datasets", "/datasets"], ["Policies", "/policies"], ["Releases", "/releases"], ["Scenarios", "/scenarios"], ["Runs", "/runs"], ["Live", "/live"]];
 
 let leave = null;
 let about = {};
