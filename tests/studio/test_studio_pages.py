@@ -252,14 +252,18 @@ def test_an_episode_without_a_twin_says_why_there_is_no_view(page):
 
 
 def test_a_list_becomes_a_dataset_version_and_an_episode_a_scenario(page):
-    page.get_by_role("link", name="success 4").click()
+    sql = "SELECT episode_id FROM episodes -- a comment ends with its line\nWHERE success"
+    page.locator("#sql").fill(sql)
+    page.get_by_role("button", name="Run").click()
     wait_until(page, "document.querySelectorAll('.episode').length === 4")
     page.get_by_role("link", name="freeze").click()
+    assert page.get_by_label("--sql").input_value() == sql
     page.get_by_label("NAME").fill("chosen")
     page.get_by_role("button", name="Start").click()
     page.locator(".chip", has_text="done").wait_for()
     page.locator("#bar").get_by_role("link", name="Datasets").click()
-    page.get_by_role("link", name="chosen@1").wait_for()
+    page.get_by_role("link", name="chosen@1").click()
+    wait_until(page, "document.getElementById('total')?.textContent === '4 episodes'")
     page.locator("#bar").get_by_role("link", name="Scenarios").click()
     page.get_by_text("No scenario yet").wait_for()
     visit(page, "/episodes")

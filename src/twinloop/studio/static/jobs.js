@@ -149,6 +149,7 @@ function drawInput(field, value) {
   const label = { "aria-label": field.flag ?? field.label };
   if (field.kind === "flag") return h("input", { type: "checkbox", checked: value === "yes", ...label });
   if (field.kind === "choice") return h("select", label, field.required ? null : h("option", { value: "" }, field.default === null ? "" : `${field.default} (default)`), field.choices.map((one) => h("option", { selected: one === value }, one)));
+  if (value?.includes("\n")) return h("textarea", { ...label, rows: value.split("\n").length, spellcheck: false }, value); // an SQL comment ends with its line
   const given = field.default === null || (Array.isArray(field.default) && !field.default.length) ? "" : [field.default].flat().join(" ");
   return h("input", { ...label, required: field.required, value, placeholder: field.several ? `${given} (several, separated by spaces)` : given, inputMode: { integer: "numeric", number: "decimal" }[field.kind] ?? "text", autocomplete: "off", spellcheck: false });
 }
