@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from twinloop.rollout.scenario_files import list_scenarios
 from twinloop.simulate import open_backend
 from twinloop.stats import Interval, clopper_pearson
 from twinloop.stats.matched_trials import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.workflows.evaluate.evaluate import record_trials
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.run.taught_worlds import has_worlds, read_worlds, taught_suite
 from twinloop.workflows.scenario import references
@@ -195,13 +197,15 @@ def run_retrain(request: RetrainRequest, console: Console) -> tuple[dict[str, An
     folder = references.policy_folder(request.policy)
     continued = continue_training(request, scenario, folder, console)
     console.print(f"3. Trials of both: {request.trials} in one suite, {request.tries} of each stored scenario")
-    home = references.scenarios_folder(scenarios)
+    home, tried = references.scenarios_folder(scenarios), datetime.now(UTC)
     suite = _NOMINAL
     if has_worlds(output / "policy"):
         suite = taught_suite(read_worlds(output / "policy"), request.trials)
     before, after = (
         _evaluate_policy(request, scenario, one, home, output, suite) for one in (folder, output / "policy")
     )
+    facts = {"policies": [one[0].policy for one in (before, after)], "suites": [one.suite for one in before]}
+    record_trials(output, [*before, *after], facts, tried, verb="evaluate")
     changes = [
         ScenarioChange.of(name, old, new)
         for old, new in zip(before, after, strict=True)
