@@ -125,7 +125,7 @@ CEILINGS = {
     "sensors": 3670,
     "simulate": 3740,
     "stats": 5840,
-    "studio": 1920,
+    "studio": 1960,
     "tasks": 3400,
     "train": 5910,
     "twin": 7770,
