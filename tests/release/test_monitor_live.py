@@ -13,6 +13,7 @@ import pytest
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError
+from twinloop.release import running_observers
 from twinloop.release.monitor.calibration import (
     Calibration,
     count_needed_episodes,
@@ -321,6 +322,15 @@ def test_a_watcher_ends_the_episode_or_takes_note() -> None:
         assert bool(told.alarm) == (on_alarm == "stop")
         assert not (on_alarm == "stop" and told.notes)
         assert told.scores["tracker"] > 1.0
+
+
+def test_a_watched_run_reports_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[tuple[int, dict[str, float]]]()
+    monkeypatch.setattr(running_observers, "log_metrics", lambda step, values: told.append((step, dict(values))))
+    good, watcher = _waves(1, 71), _watcher("stop")
+    watcher.begin(0)
+    reports = [watcher.watch_step(_shown(good, step), good.commands[0, step]) for step in range(3)]
+    assert told == [(n, {f"monitor/{name}": v for name, v in one.scores.items()}) for n, one in enumerate(reports)]
 
 
 def test_an_exported_policy_gives_the_streams_of_the_policy(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class MonitorWatcher:
         self, monitor: LiveMonitor, decider: LocalDecider, robot: TimedRobot, *, on_alarm: OnAlarm = "stop"
     ) -> None:
         self._monitor, self._decider, self._stops = monitor, decider, on_alarm == "stop"
-        self._columns = robot.find_environment_columns(monitor.contract)
+        self._columns, self._step = robot.find_environment_columns(monitor.contract), 0
 
     def begin(self, episode: int) -> None:  # noqa: ARG002  # the monitor does not depend on the number
         """Start a new episode of the monitor; the number ``episode`` is not used."""
@@ -62,6 +62,8 @@ class MonitorWatcher:
         result = self._monitor.score_step(rows, self._decider.acting, command[None], observation.reading[None])
         scores = {name: float(values[0]) for name, values in result.scores.items()}
         messages = tuple(str(alarm) for alarm in result.alarms)
+        log_metrics(self._step, {f"monitor/{name}": score for name, score in scores.items()})
+        self._step += 1
         return WatcherReport(
             scores=scores, alarm=messages[0] if messages and self._stops else "", notes=() if self._stops else messages
         )
