@@ -395,6 +395,18 @@ def position_columns(names: Sequence[str], body: str) -> NDArray[np.intp]:
     return np.array([i for i, name in enumerate(names) if name in (f"{body}.x", f"{body}.y", f"{body}.z")], np.intp)
 
 
+def measure_distances(names: Sequence[str], found: NDArray, truth: NDArray, body: str) -> NDArray[np.float64]:
+    """Return the distances of a body's estimates from its true positions ``(n,)`` in m, NaN where these are unknown.
+
+    Where only the true height is unknown, the distance is horizontal; see `measure_errors` for the arguments.
+    """
+    columns = position_columns(names, body)
+    difference = (found - truth)[:, columns]
+    height = [names[column].endswith(".z") for column in columns]
+    difference[:, height] = np.where(np.isnan(truth[:, columns[height]]), 0.0, difference[:, height])
+    return np.linalg.norm(difference, axis=1)
+
+
 def measure_errors(
     names: Sequence[str], found: NDArray, truth: NDArray, cluster: NDArray, *, seed: int = 0
 ) -> dict[str, dict[str, Any]]:
@@ -411,10 +423,9 @@ def measure_errors(
     """
     errors = dict[str, NDArray]()
     for body in dict.fromkeys(name.partition(".")[0] for name in names):
-        place = position_columns(names, body)
         turn = [i for i, name in enumerate(names) if name in (f"{body}.heading.cos", f"{body}.heading.sin")]
-        if len(place):
-            errors[f"{body}, m"] = np.linalg.norm((found - truth)[:, place], axis=1)
+        if len(position_columns(names, body)):
+            errors[f"{body}, m"] = measure_distances(names, found, truth, body)
         if len(turn) == 2:
             angle = [np.arctan2(values[:, turn[1]], values[:, turn[0]]) for values in (found, truth)]
             errors[f"{body} heading, rad"] = np.abs(np.angle(np.exp(1j * (angle[0] - angle[1]))))

@@ -2,8 +2,10 @@
 
 Photos and their labels are listed in a file ``photos.yaml``. The position of a body is known from the readings of
 the joints when the tool touched it (``touched``), from clicks on its centre in an image (``clicks``), or given
-(``positions``). A click is a ray; the body is where the ray meets the lowest height that the body had in the training
-worlds. Where the tool itself was clicked in six photos or more of a camera, the pose of this camera is estimated.
+(``positions``). A click is a ray; the body is where the ray meets the height at which it rests in the twin. The height
+itself stays unknown: it would become a correction of the localizer's heights, and policies stand errors of few
+millimetres there. Where the tool itself was clicked in six photos or more of a camera, the pose of this camera is
+estimated.
 """
 
 from __future__ import annotations
@@ -31,9 +33,12 @@ from twinloop.policies.localizer import Localizer
 from twinloop.render.cameras import opencv_pose
 from twinloop.render.scene import camera_ids
 from twinloop.rollout.camera import TwinCamera, camera_sensors
+from twinloop.simulate.protocol import STATE_SPEC
 from twinloop.stats import bootstrap_paired
+from twinloop.tasks import open_task
+from twinloop.tasks.protocol import has_tracked_values
 from twinloop.train.config import StrictConfig
-from twinloop.train.localize import measure_errors, position_columns
+from twinloop.train.localize import measure_distances, measure_errors, position_columns
 from twinloop.train.tool import ToolKinematics
 from twinloop.twin import Twin
 
@@ -127,7 +132,9 @@ def read_photos(path: Path, localizer: Localizer, twin: Twin) -> LabelledPhotos:
     photos = [{name: _open_photo(file.parent / entry.images[name]) for name in entry.images}
                 for entry in content.photos]  # fmt: skip
     geometry = _Geometry(twin)
-    known, notes = _locate_bodies(content.photos, photos, units.to_si(joints), localizer, geometry, units)
+    clicked = any(body in entry.clicks for entry in content.photos for body in bodies)
+    heights = _read_resting_heights(localizer.contract.task, twin) if clicked else {}
+    known, notes = _locate_bodies(content.photos, photos, units.to_si(joints), heights, geometry, units, bodies)
     seen: dict[str, NDArray[Any]] = {
         f"{IMAGES}{name}": np.stack([fit_images(shown[name][None], size) for shown in photos])
         for name, size in wanted.items()
@@ -309,32 +316,45 @@ def _locate_bodies(
     entries: Sequence[PhotoEntry],
     photos: Sequence[Mapping[str, NDArray[np.uint8]]],
     joints: NDArray[np.float64],
-    localizer: Localizer,
+    heights: Mapping[str, float],
     geometry: _Geometry,
     units: UnitMap,
+    bodies: Sequence[str],
 ) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]]:
     """Return the position of each body in each photo, ``(n, 3)`` in m with NaN where it is unknown, and notes."""
     rays = _click_rays(entries, photos, geometry)
     corrections, notes = _estimate_cameras(rays, joints, geometry)
-    bodies = dict.fromkeys(name.partition(".")[0] for name in localizer.settings.tracked)
     known = {body: np.full((len(entries), 3), np.nan) for body in bodies}
-    statistics = localizer.statistics.columns[ENVIRONMENT]
     for number, entry in enumerate(entries):
         for body in bodies:
             if body in entry.positions:
                 known[body][number] = entry.positions[body]
             elif body in entry.touched:
                 known[body][number] = geometry.tool(units.to_si(np.array(entry.touched[body])))
-            elif body in entry.clicks and f"{body}.z" in localizer.settings.tracked:
-                height = float(statistics.q01[localizer.settings.tracked.index(f"{body}.z")])
+            elif body in entry.clicks and body in heights:
                 places = [
-                    _meet_plane(geometry.camera(name, joints[number]) @ corrections.get(name, np.eye(4)), ray, height)
+                    _meet_plane(
+                        geometry.camera(name, joints[number]) @ corrections.get(name, np.eye(4)), ray, heights[body]
+                    )
                     for name, ray in ((name, rays[number, body, name]) for name in entry.clicks[body])
                 ]
-                known[body][number] = np.mean(places, axis=0)
-                if np.isnan(known[body][number]).any():
+                known[body][number, :2] = np.mean(places, axis=0)[:2]
+                if np.isnan(known[body][number, :2]).any():
                     notes.append(f"The click on {body} in photo {number + 1} is above the horizon, and was not used.")
     return known, tuple(notes)
+
+
+def _read_resting_heights(task_name: str, twin: Twin) -> dict[str, float]:
+    """Return the height in m at which each tracked body of a task lies in the nominal world, by body."""
+    task = open_task(task_name, twin)
+    if not has_tracked_values(task):
+        return {}
+    start, data = task.reset(twin.table(1), run_seed=0, episodes=[0]), mujoco.MjData(twin.model)
+    data.qpos[:], data.mocap_pos[:], data.mocap_quat[:] = start.qpos[0], start.mocap_pos[0], start.mocap_quat[0]
+    state = np.empty(mujoco.mj_stateSize(twin.model, STATE_SPEC))
+    mujoco.mj_getState(twin.model, data, state, STATE_SPEC)
+    values = dict(zip(task.environment_names, task.environment(state).tolist(), strict=True))
+    return {name.removesuffix(".z"): value for name, value in values.items() if name.endswith(".z")}
 
 
 def _click_rays(
@@ -406,11 +426,8 @@ def _meet_plane(pose: NDArray[np.float64], ray: NDArray[np.float64], height: flo
 
 def _distances(photos: LabelledPhotos, found: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean distance of the known bodies from their estimates in each photo, ``(n,)`` in m; NaN without."""
-    each = list[NDArray[np.float64]]()
-    for body in dict.fromkeys(name.partition(".")[0] for name in photos.names):
-        columns = position_columns(photos.names, body)
-        each.append(np.linalg.norm((found - photos.truth)[:, columns], axis=1))
-    table = np.stack(each)
+    bodies = dict.fromkeys(name.partition(".")[0] for name in photos.names)
+    table = np.stack([measure_distances(photos.names, found, photos.truth, body) for body in bodies])
     known = np.isfinite(table)
     with np.errstate(invalid="ignore"):
         return np.where(known, table, 0.0).sum(axis=0) / known.sum(axis=0)
