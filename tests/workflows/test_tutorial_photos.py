@@ -16,7 +16,7 @@ SMALLER = (
     (r"(localize train .*)", r"\1 --worlds 10 --frames 2 --steps 20 --batch 4"),
     (r"(distill .*)", r"\1 --worlds 4 --rounds 1 --steps 10 --final-steps 10"),
     (r" --renderer filament", ""),
-    (r"--episodes 20", "--episodes 1 --seconds 0.5"),
+    (r"--episodes 10", "--episodes 1 --seconds 0.5"),
     (r"height=480&width=640", "height=96&width=128"),
     (r"python \.\./examples", f"{sys.executable} {ROOT}/examples"),
 )
