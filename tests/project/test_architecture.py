@@ -127,7 +127,7 @@ CEILINGS = {
     "stats": 5840,
     "studio": 1960,
     "tasks": 3400,
-    "train": 5910,
+    "train": 5935,
     "twin": 7770,
     "workflows": 17620,
 }
