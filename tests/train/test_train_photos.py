@@ -102,7 +102,7 @@ def test_clicks_correct_no_heights(tmp_path, localizer, monkeypatch):
     """A localizer that sees the cube 4 mm too high, and 10 mm too far to one side, keeps the height."""
     entries, cubes = planted(tmp_path, 20)
     photos = read_photos(write(tmp_path, entries, units="rad"), localizer, TWIN)
-    wrong = np.concatenate([cubes + [0.01, 0.0, 0.004], np.zeros((20, 3))], axis=1)
+    wrong = np.concatenate([cubes + np.array([0.01, 0.0, 0.004]), np.zeros((20, 3))], axis=1)
     see_with(localizer, wrong, monkeypatch)
     assert score_photos(localizer, photos)["bodies"]["cube, m"]["median"] == pytest.approx(0.01, abs=1e-3)
     adapt_localizer(localizer, photos)
