@@ -137,7 +137,7 @@ def _run_command(command: Command, request: Any, words: Sequence[str], *, record
     try:
         check_numbers(request)
         check_local_paths(request)
-        with record_request(words, request) if recorded else nullcontext():
+        with record_request(words, request) if recorded and command.record else nullcontext():
             result, code = command.run(request, make_console(json=request.json, quiet=quiet))
         if recorded:
             _record_run(command, words, result, code, started, quiet=quiet)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.curate.neighbours import ClipIndex, choose_encoder, open_clip_index
+from twinloop.curate.neighbours import ClipIndex, open_clip_index
 from twinloop.studio.data import StudioData
 from twinloop.studio.episode_list import LABELLED, OUTCOME, describe_episodes
 
@@ -95,7 +95,7 @@ def _choose(encoders: list[dict[str, Any]], encoder_hash: str) -> str:
 
 def _open_index(data: StudioData, encoder_hash: str) -> ClipIndex:
     with data.reading() as workspace:
-        return open_clip_index(workspace, encoder_hash or choose_encoder(workspace)[0])
+        return open_clip_index(workspace, encoder_hash)
 
 
 def _open_map(data: StudioData, encoder_hash: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -2,12 +2,11 @@
 
 import { get, getFloats } from "./api.js";
 import { drawClip } from "./clips.js";
-import { empty, fill, format, h, notify } from "./dom.js";
+import { empty, fill, format, h, notify, start } from "./dom.js";
 import { Scatter } from "./scatter.js";
 import { day, interval, table } from "./table.js";
 
 const COLOURS = [["--accent", 0.35], ["--bad", 0.55], ["--ink", 0.8], ["--second", 0.9]];
-const start = (verb, given, text) => h("a", { href: `/start/${encodeURIComponent(verb)}?${new URLSearchParams(given)}` }, text);
 
 export async function showCoverage(page, { signal, go }) {
   const query = Object.fromEntries(new URLSearchParams(location.search));

@@ -32,6 +32,9 @@ export function format(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// A link to the form of a command, with proposed values of its flags.
+export const start = (command, given, text) => h("a", { href: `/start/${encodeURIComponent(command)}?${new URLSearchParams(given)}` }, text);
+
 // A unit as people write it; LeRobot's ranges of joints are numbers without a unit.
 export const unit = (name) => ({ range_m100_100: "±100", range_0_100: "0–100" })[name] ?? name;
 

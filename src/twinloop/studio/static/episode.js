@@ -2,7 +2,7 @@
 
 import { get, getFloats } from "./api.js";
 import { drawMark, mark } from "./compare.js";
-import { fill, format, h, isTyped, notify, seconds } from "./dom.js";
+import { fill, format, h, isTyped, notify, seconds, start } from "./dom.js";
 import { LIST } from "./episodes.js";
 import { choose, label, removeLabel, toggleExcluded, undo, words } from "./labels.js";
 import { groupSignals, Plots, tabulate } from "./plots.js";
@@ -106,7 +106,7 @@ function drawTitle(title, episode) {
     h("span", { class: "soft" }, `${facts.batch} · episode ${facts.episode_index} · ${facts.frames} frames · ${seconds(facts.duration_s)}`),
     h("span", { class: "grow" }),
     drawMark(facts.episode_id),
-    h("a", { href: `/start/${encodeURIComponent("scenario from-failure")}?${new URLSearchParams({ EPISODE: `${facts.batch}:${facts.episode_index}` })}` }, "make a scenario"),
+    start("scenario from-failure", { EPISODE: `${facts.batch}:${facts.episode_index}` }, "make a scenario"),
     before ? h("a", { href: `/episodes/${before}`, rel: "prev" }, "‹ previous") : null,
     after ? h("a", { href: `/episodes/${after}`, rel: "next" }, "next ›") : null);
 }

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { film } from "./clips.js";
-import { empty, fill, h, isTyped, notify, seconds } from "./dom.js";
+import { empty, fill, h, isTyped, notify, seconds, start } from "./dom.js";
 import { label, toggleExcluded, undo } from "./labels.js";
 
 const PER_PAGE = 60;
@@ -36,7 +36,7 @@ export async function showEpisodes(page, { go, signal }) {
         query.sql ? h("a", { href: "/episodes" }, "back to filters") : h("label", {}, "Order ", h("select", { onchange: (event) => go(address({ order: event.target.value })) },
           Object.entries(ORDERS).map(([value, text]) => h("option", { value, selected: value === (query.order ?? "place") }, text)))),
         h("span", { class: "grow" }), drawPages(list, address),
-        h("a", { href: `/start/${encodeURIComponent("datasets freeze")}?${new URLSearchParams({ "--sql": list.sql })}` }, "freeze"),
+        start("datasets freeze", { "--sql": list.sql }, "freeze"),
         h("a", { href: `/api/episodes.csv?${new URLSearchParams(query)}`, download: "episodes.csv" }, "CSV")),
       rows.length ? h("div", { class: "rows" }, rows)
         : list.problem ? null : drawNothing(query))));

@@ -2,11 +2,10 @@
 
 import { get } from "./api.js";
 import { drawClip } from "./clips.js";
-import { empty, fill, format, h, unit } from "./dom.js";
+import { empty, fill, format, h, start, unit } from "./dom.js";
 import { day, interval, strip, table } from "./table.js";
 
 const run = (id, text) => h("a", { href: `/runs/${id}` }, text);
-const start = (verb, given, text) => h("a", { href: `/start/${encodeURIComponent(verb)}?${new URLSearchParams(given)}` }, text);
 
 export async function showGap(page, { signal }) {
   const { kinds, causes, worst, fit } = await get("/api/gap", {}, signal);

@@ -1,14 +1,13 @@
 // Stored failures, and what-if questions: change parameters of the world, and see which outcomes flip.
 
 import { get, post } from "./api.js";
-import { empty, fill, format, h, notify } from "./dom.js";
+import { empty, fill, format, h, notify, start } from "./dom.js";
 import { quote } from "./runs.js";
 import { interval, strip, table } from "./table.js";
 
 const TRIES = [4, 8, 16, 32];
-const start = (command, name, text) => h("a", { href: `/start/${encodeURIComponent(command)}?${new URLSearchParams({ NAME: name })}` }, text);
 const failed = ({ evidence }) => (evidence?.expected && "failures" in evidence.expected ? `${evidence.expected.failures} of ${evidence.expected.trials}` : "–");
-const tasks = (name) => [start("scenario ablate", name, "find the cause"), " · ", start("scenario augment", name, "make data near it"), " · ", start("scenario regress", name, "try a policy")];
+const tasks = (name) => [start("scenario ablate", { NAME: name }, "find the cause"), " · ", start("scenario augment", { NAME: name }, "make data near it"), " · ", start("scenario regress", { NAME: name }, "try a policy")];
 
 export async function showScenarios(page, { signal }) {
   const scenarios = await get("/api/scenarios", {}, signal);
