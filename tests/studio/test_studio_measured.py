@@ -65,11 +65,17 @@ def test_damaged_results_hide_no_others(workspace, data):
         "list": "[1]",
         "cut": '{"verb": "gap", "head',
         "numbers": '{"verb": "gap", "headline": 3}',
+        "headline": '{"verb": "gap", "kind": "dynamics", "headline": 3}',
+        "worst": '{"verb": "gap", "worst": [{"episode": "x"}]}',
     }.items():
         record(workspace, "gap", name, {})
         (workspace.root / "runs" / name).mkdir(parents=True)
         (workspace.root / "runs" / name / "result.json").write_text(text)
-    assert [run["run"] for run in gap.describe_gap(data)["kinds"][0]["runs"]] == ["good"]
+    record(workspace, "identify", "fit", {"gap": {"twins": {"a": [], "b": []}, "channels": [{"name": "x"}]}})
+    found = gap.describe_gap(data)
+    assert [run["run"] for run in found["kinds"][0]["runs"]] == ["good"]
+    damaged = {row["run_id"]: row["folder"] for row in data.rows("SELECT run_id, folder FROM runs")}
+    assert sorted(damaged[name] for name in found["damaged"]) == ["runs/fit", "runs/headline", "runs/worst"]
 
 
 def test_parameters_are_those_of_the_chosen_run(workspace, data):
@@ -89,6 +95,27 @@ def test_parameters_are_those_of_the_chosen_run(workspace, data):
     assert (older["level"], older["directions"], older["twin"]["name"]) == (0.9, ["a + b"], "arm")
     with pytest.raises(UnknownNameError, match="identify run"):
         gap.describe_parameters(data, "01NONE")
+
+
+def try_policy(workspace, outcomes: dict[str, bool]) -> None:
+    """Record one trial of a policy per episode."""
+    trials = [
+        {"policy": "1" * 64, "suite": "robot", "trial": name, "episode_id": name, "source": "real", "success": success}
+        for name, success in outcomes.items()
+    ]
+    workspace.append("evaluations", pa.Table.from_pylist(trials), run_id="planted")
+
+
+def test_failures_of_policies_are_those_that_people_say(workspace, data):
+    rows = data.rows("SELECT episode_id, source FROM episodes ORDER BY source, episode_index")
+    real = [row["episode_id"] for row in rows if row["source"] == "real"]
+    assert decisions.list_policies(data)["failures"] == []  # the failed episode is not one of a policy
+    try_policy(workspace, {real[1]: False, real[2]: False, real[3]: True})
+    (failure,) = decisions.list_policies(data)["failures"]  # the task says that episode 2 succeeded
+    assert (failure["episode_id"], failure["policy"], failure["cameras"]) == (real[1], "1" * 64, ["front", "wrist"])
+    for name, outcome in ((real[1], "yes"), (real[3], "no")):
+        workspace.label([Label(episode_id=name, kind="success", value=outcome, source="hand", author="tester")])
+    assert [row["episode_id"] for row in decisions.list_policies(data)["failures"]] == [real[3]]
 
 
 def read_map(data: StudioData) -> np.ndarray:
@@ -141,6 +168,22 @@ def test_the_clips_of_a_hole_are_found_on_the_map(workspace, data):
     own = coverage.describe_clip(data, "e" * 64, row)["clips"][0]
     assert (own["episode_id"], own["first_frame"]) == (sides["real"][0], 60)
     assert found["measured"]["holes"] == holes
+
+
+def test_failures_are_shown_as_film_strips(browser, workspace, data):
+    rows = data.rows("SELECT episode_id, source FROM episodes ORDER BY source, episode_index")
+    real, sim = (next(row["episode_id"] for row in rows if row["source"] == source) for source in ("real", "sim"))
+    try_policy(workspace, {real: False, sim: False})
+    for name in (real, sim):
+        workspace.label([Label(episode_id=name, kind="success", value="no", source="hand", author="tester")])
+    with Server(workspace.root) as server, opened_page(browser, server) as page:
+        visit(page, "/policies")
+        for name in (real, sim):  # images of the camera, and drawings of the states
+            strip = f"[...document.querySelectorAll('a[href*=\"{name}\"] .film img')]"
+            wait_until(page, f"{strip}.length === 5 && {strip}.every((image) => image.naturalWidth > 0)")
+        sources = page.evaluate(f"{strip}.map((image) => image.src)")
+        assert len(set(sources)) > 1
+        assert all(source.startswith("data:image/jpeg") for source in sources)
 
 
 def test_the_pages_show_what_was_measured(browser, workspace):

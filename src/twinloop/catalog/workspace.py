@@ -179,7 +179,7 @@ class Workspace:
         """
         folder = Path(folder).absolute()
         return add_folder(
-            self.parts, folder, path=self._format_stored_path(folder), batch=batch, source=source, run_id=run_id
+            self.parts, folder, path=self.format_stored_path(folder), batch=batch, source=source, run_id=run_id
         )
 
     def append(self, table: str, rows: pa.Table, *, run_id: str) -> str:
@@ -243,6 +243,12 @@ class Workspace:
             return EpisodeLocation(folder=folder, index=row["episode_index"], batch=row["batch"])
         raise problem or DatasetError(f"Episode {episode_id} has no location.")
 
+    def format_stored_path(self, folder: Path) -> str:
+        """Return a folder's path as the catalog stores it: relative if it is inside the workspace, else absolute."""
+        with contextlib.suppress(ValueError):
+            return folder.resolve().relative_to(self.root.resolve()).as_posix()
+        return folder.resolve().as_posix()
+
     def folder(self, batch: str) -> Path:
         """Return the dataset folder with the name ``batch`` in the catalog.
 
@@ -299,7 +305,7 @@ class Workspace:
             ended: time at which the run ended.
             arguments: arguments of the command line.
         """
-        where = None if folder is None else redact_text(self._format_stored_path(Path(folder).absolute()))
+        where = None if folder is None else redact_text(self.format_stored_path(Path(folder).absolute()))
         texts = (dumps(redact_words(arguments)), dumps(redact_values(dict(result))))
         times = [moment.astimezone(UTC).isoformat(timespec="milliseconds") for moment in (started, ended)]
         values = (verb, where, *texts, *times, __version__)
@@ -382,12 +388,6 @@ class Workspace:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _format_stored_path(self, folder: Path) -> str:
-        """Return a folder's path as the catalog stores it: relative if it is inside the workspace, else absolute."""
-        with contextlib.suppress(ValueError):
-            return folder.resolve().relative_to(self.root.resolve()).as_posix()
-        return folder.resolve().as_posix()
 
     def _find_similar_ids(self, episode_id: str) -> list[str]:
         """Return up to three episode ids near an unknown id, which the error message proposes."""

@@ -170,8 +170,8 @@ def _open_kept(path: Path) -> Workspace:
 
 def _find_run(workspace: Workspace, folder: Path) -> str:
     """Return the id of the newest recorded run with an output folder; record it if the workspace does not know it."""
-    stored = str(folder.relative_to(workspace.root) if folder.is_relative_to(workspace.root) else folder)
-    found = workspace.query("SELECT run_id FROM runs WHERE folder = ? ORDER BY run_id DESC LIMIT 1", [stored])
+    newest = "SELECT run_id FROM runs WHERE folder = ? ORDER BY run_id DESC LIMIT 1"
+    found = workspace.query(newest, [workspace.format_stored_path(folder)])
     if len(found):
         return str(found["run_id"][0].as_py())
     result = read_json(folder / RESULT)

@@ -8,6 +8,7 @@ from twinloop.catalog import audit
 from twinloop.core.errors import UnknownNameError
 from twinloop.stats.proportion import clopper_pearson
 from twinloop.studio.data import StudioData, parse_recorded
+from twinloop.studio.episode_list import LABELLED, OUTCOME, describe_episodes
 
 _VERSIONS = "SELECT name, version, hash, sql, episodes, created, note FROM datasets ORDER BY name, version DESC"
 _CONTENT = """
@@ -84,15 +85,28 @@ _OUTCOMES = (
     "SELECT coalesce(condition, '') AS condition, trial, success FROM latest_evaluations "
     "WHERE policy = ? AND suite = ? AND success IS NOT NULL ORDER BY ALL"
 )
+# Recorded episodes in which a policy failed, with its hash if it is known. People's labels decide, then the task's own
+# success condition, then the trial.
+_FAILURES = f"""
+    SELECT e.episode_id, coalesce(v.policy, nullif(json_extract_string(if(json_valid(e.extra), e.extra, NULL),
+        '$.run.policy_hash'), ''), substr(e.actor, 8)) AS policy
+    FROM episodes e LEFT JOIN {LABELLED} USING (episode_id)
+        LEFT JOIN (SELECT episode_id, any_value(policy) AS policy, bool_and(success) AS success
+            FROM latest_evaluations GROUP BY 1) v USING (episode_id)
+    WHERE (v.policy IS NOT NULL OR e.actor LIKE 'policy:%')
+        AND if({OUTCOME} = 'unknown', NOT v.success, {OUTCOME} = 'no')
+    ORDER BY e.batch DESC, e.episode_index DESC LIMIT 24"""  # noqa: S608 - ours
 
 
 def list_policies(data: StudioData) -> dict[str, Any]:
-    """Return the trained policies, and for each evaluated one the success rate by suite and condition.
+    """Return the trained policies, the success rate of each by suite and condition, and recorded failures.
 
-    Rates have exact 95 % intervals (Clopper–Pearson).
+    Rates have exact 95 % intervals (Clopper–Pearson). At most 24 failures are returned, those of the last batches.
     """
     rates = [{**row, "rate": clopper_pearson(row["succeeded"], row["n"]).to_json()} for row in data.rows(_RATES)]
-    return {"policies": data.rows(_POLICIES), "trained": data.rows(_TRAINED), "rates": rates}
+    actors = {row["episode_id"]: row["policy"] for row in data.rows(_FAILURES)}
+    failures = [{**row, "policy": actors[row["episode_id"]]} for row in describe_episodes(data, list(actors))]
+    return {"policies": data.rows(_POLICIES), "trained": data.rows(_TRAINED), "rates": rates, "failures": failures}
 
 
 def compare_policies(data: StudioData, a: str, b: str, suite: str) -> dict[str, Any]:

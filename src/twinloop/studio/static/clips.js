@@ -1,6 +1,21 @@
 // Short parts of episodes as small films, with a link to the moment.
 
 import { h } from "./dom.js";
+import { drawFrames } from "./view3d.js";
+
+const SHARES = [0.02, 0.26, 0.5, 0.74, 0.98]; // moments of a film strip
+
+// Moments of a whole episode side by side: images of its first camera, or its twin drawn in three dimensions.
+export function filmStrip({ episode_id, cameras: [camera], frames }, signal) {
+  const numbers = SHARES.map((share) => Math.round(share * (frames - 1)));
+  const images = numbers.map((frame) => h("img", { src: camera && `/media/${episode_id}/${encodeURIComponent(camera)}/${frame}.jpg?width=160`, alt: "", width: 160, height: 120, loading: "lazy" }));
+  const made = h("span", { class: "film" }, images);
+  if (!camera) {
+    const fail = (error) => signal.aborted || made.replaceChildren(error.message);
+    drawFrames(episode_id, numbers, signal).then((pictures) => pictures.forEach((picture, at) => (images[at].src = picture)), fail);
+  }
+  return made;
+}
 
 // The middle image of the first camera; while the pointer rests on it, 16 images of these frames in turn.
 export function film({ episode_id, cameras: [camera] }, first, last) {

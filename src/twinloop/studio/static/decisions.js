@@ -1,7 +1,8 @@
 // Quality and labels, dataset versions and their differences, policies with their success, and releases.
 
 import { get } from "./api.js";
-import { empty, fill, format, h } from "./dom.js";
+import { filmStrip } from "./clips.js";
+import { empty, fill, format, h, start } from "./dom.js";
 import { day, strip, table } from "./table.js";
 
 const short = (hash) => h("code", { title: hash }, hash.slice(0, 12));
@@ -49,9 +50,9 @@ function go(event) {
 }
 
 export async function showPolicies(page, { signal }) {
-  const { policies, trained, rates } = await get("/api/policies", {}, signal);
+  const { policies, trained, rates, failures } = await get("/api/policies", {}, signal);
   const query = new URLSearchParams(location.search);
-  if (!policies.length && !rates.length) return fill(page, empty("No policy yet", "Train one from a dataset version, then evaluate it:", h("pre", {}, "twinloop train good@1 --output policies/first\ntwinloop evaluate policies/first --suite randomized")));
+  if (!policies.length && !rates.length && !failures.length) return fill(page, empty("No policy yet", "Train one from a dataset version, then evaluate it:", h("pre", {}, "twinloop train good@1 --output policies/first\ntwinloop evaluate policies/first --suite randomized")));
   const name = (hash) => policies.find((one) => one.policy === hash)?.name ?? hash.slice(0, 12);
   const suites = [...new Set(rates.map((one) => one.suite))];
   const suite = query.get("suite") ?? suites[0];
@@ -65,8 +66,13 @@ export async function showPolicies(page, { signal }) {
     suites.length ? [h("h2", {}, "Success"), h("form", { class: "row", onsubmit: go }, "suite", choose("suite", suites, suite, String), tried.length > 1 ? ["compare", choose("a", tried, a, name), "with", choose("b", tried, b, name)] : null),
       compared ? h("p", { class: "answer" }, compared.words) : null,
       table(["policy", "slice", "", "rate, exact 95 %", "trials"], rates.filter((one) => one.suite === suite).map((one) => [name(one.policy), one.condition || "all", bar(one.rate), percent(one.rate), `${one.succeeded} of ${one.n} ${one.source}`]))]
-      : h("p", { class: "soft" }, "None is evaluated yet: ", h("code", {}, "twinloop evaluate POLICY --suite randomized"))));
+      : h("p", { class: "soft" }, "None is evaluated yet: ", h("code", {}, "twinloop evaluate POLICY --suite randomized")),
+    h("h2", {}, "Failures"), failures.length ? failures.map((row) => drawFailure(row, name(row.policy), signal)) : h("p", { class: "soft" }, "No failure of a policy is recorded. ", h("code", {}, "twinloop run"), " records every trial on a robot, real or virtual.")));
 }
+
+const drawFailure = (row, policy, signal) => h("div", {}, h("a", { class: "failure", href: `/episodes/${row.episode_id}` }, filmStrip(row, signal),
+  h("b", {}, policy), h("span", { class: "soft" }, ` · ${row.batch} · episode ${row.episode_index} · ${row.duration_s.toFixed(1)} s · ${row.source}`)), " ",
+  start("scenario from-failure", { EPISODE: `${row.batch}:${row.episode_index}` }, "make a scenario"));
 
 const VERDICTS = { yes: "good", no: "bad", missing: "bad", waived: "warn", none: "" };
 

@@ -8,9 +8,10 @@ import { day, interval, strip, table } from "./table.js";
 const run = (id, text) => h("a", { href: `/runs/${id}` }, text);
 
 export async function showGap(page, { signal }) {
-  const { kinds, causes, worst, fit } = await get("/api/gap", {}, signal);
-  if (!kinds.length && !fit) return fill(page, empty("The gap is not measured yet", "Replay a log of the robot in its twin; each later measurement appears here beside the earlier ones:", h("pre", {}, "twinloop gap dynamics --data data/real --output runs/gap"), start("gap dynamics", {}, "Start it here")));
+  const { kinds, causes, worst, fit, damaged } = await get("/api/gap", {}, signal);
+  if (!kinds.length && !fit && !damaged.length) return fill(page, empty("The gap is not measured yet", "Replay a log of the robot in its twin; each later measurement appears here beside the earlier ones:", h("pre", {}, "twinloop gap dynamics --data data/real --output runs/gap"), start("gap dynamics", {}, "Start it here")));
   fill(page, h("article", { class: "text-page" }, h("h1", {}, "Gap"),
+    damaged.length ? h("p", { class: "problem", role: "alert" }, "The results of these runs cannot be read; measure again: ", damaged.map((id) => [run(id, id), " "])) : null,
     fit ? drawFit(fit) : null,
     kinds.map(({ kind, runs }) => [h("h2", {}, { dynamics: "Motion", vision: "Images", sensors: "Sensors", policies: "Policies" }[kind] ?? kind), drawHistory(kind, runs)]),
     worst.length ? [h("h2", {}, "Where the twin errs most"), h("div", { class: "clips" }, worst.map((one) => drawClip(one, `${one.channel.replace("position/", "")}: ${format(one.error)} (${unit(one.unit)})`, { twin: "yes" })))] : null,

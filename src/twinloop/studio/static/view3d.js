@@ -1,5 +1,7 @@
 // The shapes of an episode's twin in three dimensions (WebGL 2), moved by the poses of each frame.
 
+import { get, getFloats } from "./api.js";
+import { h } from "./dom.js";
 import { GlView } from "./webgl.js";
 
 const VERTEX = `#version 300 es
@@ -136,6 +138,25 @@ export class View3d extends GlView {
       gl.drawElements(gl.TRIANGLES, shape.count, gl.UNSIGNED_INT, 0);
     });
   }
+}
+
+// Draw some frames of an episode, and return each as the address of an image. Browsers allow few views at the same time,
+// so one episode is drawn after the other.
+let drawn = Promise.resolve();
+export function drawFrames(id, frames, signal) {
+  const draw = async () => {
+    const [scene, poses] = await Promise.all([get(`/api/episodes/${id}/scene`, {}, signal), getFloats(`/api/episodes/${id}/poses`, signal)]);
+    const view = new View3d(scene), hidden = h("div", { class: "off-screen" }, view.canvas);
+    document.body.append(hidden);
+    view.setLayer(0, poses);
+    const images = frames.map((frame) => (view.show(frame), view.canvas.toDataURL("image/jpeg")));
+    view.close();
+    hidden.remove();
+    return images;
+  };
+  const made = drawn.then(draw);
+  drawn = made.catch(() => null);
+  return made;
 }
 
 // The matrix from the world to the screen, by columns; z is up, the vertical field of view is 40°.
