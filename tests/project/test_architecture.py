@@ -125,7 +125,7 @@ CEILINGS = {
     "sensors": 3670,
     "simulate": 3740,
     "stats": 5840,
-    "studio": 1960,
+    "studio": 1990,
     "tasks": 3400,
     "train": 5935,
     "twin": 7770,

@@ -39,7 +39,7 @@ async function repeat(draw, signal) {
 export async function showLive(page, { signal, go }) {
   const commands = await get("/api/commands", {}, signal);
   const list = h("div", { class: "rows" });
-  fill(page, h("article", { class: "text-page" }, h("div", { class: "row" }, h("h1", {}, "Live"), h("span", { class: "grow" }), chooseCommand(commands, go)), list));
+  fill(page, h("article", { class: "text-page wide" }, h("div", { class: "row" }, h("h1", {}, "Live"), h("span", { class: "grow" }), chooseCommand(commands, go)), list));
   await repeat(async () => {
     const jobs = await get("/api/jobs", {}, signal);
     fill(list, jobs.length ? jobs.map((job) => h("a", { class: "job", href: `/live/${job.id}` }, drawState(job), h("code", {}, `twinloop ${job.words.map(quote).join(" ")}`), drawProgress(job), h("span", { class: "soft number" }, job.started.slice(0, 16).replace("T", " "))))
