@@ -128,7 +128,7 @@ CEILINGS = {
     "studio": 1990,
     "tasks": 3400,
     "train": 5935,
-    "twin": 7770,
+    "twin": 7830,
     "workflows": 17620,
 }
 SLACK = 150

@@ -72,11 +72,41 @@ def test_attached_files_belong_to_the_twin(file):
     assert np.abs(after.model.mesh_vert - before.model.mesh_vert).max() > 0.1
 
 
+def test_an_attachment_without_prefix_stands_where_it_is_put(file):
+    """The text of the model, which has the same names twice otherwise, gives the same model again."""
+    old = "{model: rod.xml, prefix: t_, site: a_flange}"
+    new = "{model: rod.xml, site: a_flange, position: [0, 0.1, 0.2], yaw: 0.5}"
+    file.write_text(TWIN.replace(old, new).replace("t_tip", "tip"))
+    twin = load_twin(file)
+    data = mujoco.MjData(twin.model)
+    mujoco.mj_forward(twin.model, data)
+    np.testing.assert_allclose(data.site("tip").xpos, [0.4, 0.1, 0.9], atol=1e-9)  # the flange looks along x
+    turned = data.site("a_flange").xmat.reshape(3, 3).T @ data.site("tip").xmat.reshape(3, 3)
+    np.testing.assert_allclose(np.arctan2(turned[1, 0], turned[0, 0]), 0.5, atol=1e-9)
+    text = model_text(twin, twin.table(1))
+    again = mujoco.MjModel.from_xml_string(text.xml, dict(text.assets))
+    for name in ("body_pos", "body_quat", "geom_size", "key_qpos", "site_pos"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(twin.model, name))
+
+
+def test_a_twin_leaves_out_bodies_of_its_base_with_their_parameters(file):
+    lines = '[{name: "object/cube/mass"}, {name: "joint/*/damping"}]'
+    file.write_text(TWIN.replace('[{name: "joint/*/damping"}]', lines) + "objects: [cube]\n")
+    own = file.with_name("own.yaml")
+    own.write_text("base: twin.yaml\nname: own\nremove: [cube]\nattach: [{model: rod.xml, prefix: u_}]\n")
+    base, twin = load_twin(file), load_twin(own)
+    assert set(base.params) - set(twin.params) == {"object/cube/mass"}
+    assert twin.spec.objects == []
+    assert (base.model.nq, twin.model.nq) == (8, 1)
+    assert twin.model.site("u_tip").pos[2] == 0.2  # beside the attachments of the base
+    np.testing.assert_array_equal(twin.home()[0], [0.25])  # the home pose of what is left
+
+
 def test_wrong_attachments_are_named(file):
     for old, new, error, said in (
         ("site: top", "site: bottom", UnknownNameError, r"site 'bottom' in .*attach package:arm_models.*top"),
         ("rod.xml", "gone.xml", InputError, "gone.xml does not exist"),
-        ("prefix: a_, ", "", InputError, r"attach\.0\.prefix"),
+        ("name: cell", "name: cell\nremove: [cub]", UnknownNameError, r"body 'cub' in .*remove.*cube"),
         ("prefix: t_", "prefix: a_", InputError, "repeated name|flange"),
     ):
         file.write_text(TWIN.replace(old, new, 1))

@@ -111,7 +111,7 @@ class MissingDependencyError(TwinloopError):
     """Error for a package or program that is not installed; the exit code is 3.
 
     Args:
-        what: Sentence that states what is missing.
+        what: Sentence that states what is missing; also an attribute of the error.
         remedy: Command that installs it; also an attribute of the error.
     """
 
@@ -119,7 +119,7 @@ class MissingDependencyError(TwinloopError):
 
     def __init__(self, what: str, *, remedy: str) -> None:
         super().__init__(f"{what} To add it: {remedy}")
-        self.remedy = remedy
+        self.what, self.remedy = what, remedy
 
 
 def _rebuild_error(kind: type[TwinloopError], arguments: tuple[object, ...], state: dict[str, object]) -> TwinloopError:

@@ -7,6 +7,7 @@ by settings that compute correctly.
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Iterable
 
 import mujoco
@@ -77,6 +78,8 @@ MAX_DENSE_DOFS = 1200
 # Constraint rows per degree of freedom in a dense model's memory. A cloth tied by its edges needs 6 (measured).
 _ROWS_PER_DOF = 12
 _MARK = "engine_fault/{}"
+# MuJoCo warns that the text of such a model may be wrong. It gives the same model (tests/twin/test_twin_attach.py).
+warnings.filterwarnings("ignore", message="Attaching a spec with an empty prefix")
 _SOLVERS = {int(getattr(mujoco.mjtSolver, f"mjSOL_{name.upper()}")): name for name in SOLVERS}
 
 
@@ -90,7 +93,11 @@ def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
         InputError: If the model is too large for the settings that have no fault.
         ValueError: If MuJoCo rejects the specification.
     """
-    model = mjspec.compile()
+    with (
+        warnings.catch_warnings()
+    ):  # MuJoCo's text of a model with such attachments gives the same model, see the tests
+        warnings.filterwarnings("ignore", message="Attaching a spec with an empty prefix")
+        model = mjspec.compile()
     faults = _find_faults(model)
     if not faults:
         return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib import resources
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 
 from twinloop.core.errors import InputError, MissingDependencyError, TwinloopError, UnknownNameError
 from twinloop.core.files import absolute_path, sha256_file, sha256_json
@@ -25,6 +26,7 @@ from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options, list_model_files
 from twinloop.twin.model_text import embed_files
 from twinloop.twin.params import declared_params, expand_params
+from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors
 from twinloop.twin.residual_spec import check_residual_joints
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import SceneLayout, build_scene
@@ -39,21 +41,24 @@ _URDF = ".urdf"
 MODEL_SUFFIXES = {".xml", ".mjcf", _URDF}
 
 
-def _builtin_folder() -> Path:
-    return Path(str(resources.files("twinloop.twin") / "builtin"))
-
-
+_BUILTIN, _LIBRARY = (Path(str(resources.files("twinloop.twin") / name)) for name in ("builtin", "library"))
+_FILES = {path.stem: path for folder in (_BUILTIN, _LIBRARY) for path in sorted(folder.glob("[!_]*.yaml"))}
 TWINS: Registry[Path] = Registry(
     "twin",
-    {path.stem: path for path in sorted(_builtin_folder().glob("[!_]*.yaml"))},
+    _FILES,
     group="twinloop.twins",
     where="the built-in twins, and no file has that name",
 )
 
 
 def builtin_names() -> list[str]:
-    """Return the names of the built-in twins."""
-    return list(TWINS.builtin)
+    """Return the names of the built-in twins that need no other package, without the library of tasks' worlds."""
+    return [name for name, path in _FILES.items() if path.parent == _BUILTIN]
+
+
+def library_names() -> list[str]:
+    """Return the names of the twins in the library of tasks' worlds; some need a Python package with their models."""
+    return [name for name, path in _FILES.items() if path.parent == _LIBRARY]
 
 
 def load_twin(reference: str | Path) -> Twin:
@@ -215,14 +220,18 @@ def _load_yaml_twin(path: Path) -> Twin:
     if isinstance(value, dict) and "params" not in value:
         value = {**value, "params": generic_params()}
     spec = parse_spec(value, where=str(path))
-    return compile_twin(spec, _find_model(spec.model, folder), where=str(path), folder=path.parent)
+    try:
+        return compile_twin(spec, _find_model(spec.model, folder), where=str(path), folder=path.parent)
+    except MissingDependencyError as error:
+        raise MissingDependencyError(error.what, remedy=spec.install or error.remedy) from error
 
 
 def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
     """Merge the content of a twin YAML into the content of its ``base``, a twin or a model file, recursively.
 
-    The twin's ``params`` are appended to those of the base. Its ``sensors`` are added to those of the base or replace
-    sensors of the same name; a null value removes a sensor. All other keys replace those of the base.
+    The twin's ``params``, ``attach`` and ``remove`` are appended to those of the base. Its ``sensors`` are added to
+    those of the base or replace sensors of the same name; a null value removes a sensor. All other keys replace those
+    of the base.
 
     Args:
         value: Content of the YAML file.
@@ -254,7 +263,15 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         raise InputError(
             f"{path}: params must be a list of lines `- {{name: PATH, range: [low, high]}}`; given {added!r:.60}."
         )
-    merged = {**below, **own, "params": [*below.get("params", []), *added]}
+    merged = {**below, **own}
+    for key in ("attach", "remove"):
+        if isinstance(own.get(key), list) and isinstance(below.get(key), list):
+            merged[key] = [*below[key], *own[key]]
+    removed = [str(name) for name in own.get("remove") or []] if isinstance(own.get("remove"), list) else []
+    kept = [row for row in below.get("params", []) if not set(str(row.get("name", "")).split("/")[1:2]) & set(removed)]
+    merged["params"] = [*kept, *added]
+    if removed and "objects" not in own:
+        merged["objects"] = [name for name in below.get("objects", []) if name not in removed]
     if isinstance(own.get("sensors"), dict):
         together = {**(below.get("sensors") or {}), **own["sensors"]}
         merged["sensors"] = {name: sensor for name, sensor in together.items() if sensor is not None}
@@ -334,7 +351,7 @@ def _describe_model(path: Path, name: str) -> TwinSpec:
 
 def generic_params() -> list[dict[str, Any]]:
     """Return the declarations of the parameters of a model that comes without any, as in a twin YAML."""
-    return load_yaml(_builtin_folder() / "_generic.yaml")["params"]
+    return load_yaml(_BUILTIN / "_generic.yaml")["params"]
 
 
 def _find_driven_joint(model: mujoco.MjModel, actuator: int) -> str:
@@ -378,6 +395,8 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         UnknownNameError: If the model lacks an element that the YAML names.
     """
     mjspec = _read_model(model_path)
+    if spec.remove:
+        _remove_bodies(mjspec, spec.remove, model_path, where)
     for attached in spec.attach:
         _attach_model(mjspec, attached, _find_model(attached.model, folder or model_path.parent), where)
     if spec.visuals:
@@ -406,14 +425,19 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     declared = declared_params(spec, scene=scene.param_specs() if scene else (), sensors=sensor_params(devices))
     params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))
     unused = {
+        "remove": spec.remove,
         "attach": spec.attach,
         "visuals": spec.visuals,
         "scene": scene,
         "sensors": devices,
         "residual": spec.residual,
     }
-    excluded = {"classes", *(key for key, value in unused.items() if not value)}
+    excluded = {"classes", "install", *(key for key, value in unused.items() if not value)}
     stored_spec = spec.model_dump(mode="json", by_alias=True, exclude=excluded)
+    for attached in stored_spec.get("attach", []):  # which keeps the hashes of twins made before these keys existed
+        for key, default in (("position", [0.0, 0.0, 0.0]), ("yaw", 0.0)):
+            if attached[key] == default:
+                del attached[key]
     content = [stored_spec, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
     content += [device.model_dump(mode="json") for device in devices.values()]
     return Twin(
@@ -446,6 +470,16 @@ def _read_model(path: Path) -> mujoco.MjSpec:
     return mjspec
 
 
+def _remove_bodies(mjspec: mujoco.MjSpec, names: Sequence[str], path: Path, where: str) -> None:
+    """Remove bodies with all that is attached to them, in place; the keyframes lose their positions."""
+    _compile(mjspec, path)  # else the keyframes would not fit the rest
+    existing = [body.name for body in mjspec.bodies[1:]]
+    for name in names:
+        if name not in existing:
+            raise UnknownNameError("body", name, existing, where=f"{where}: remove")
+        mjspec.delete(mjspec.body(name))
+
+
 def _attach_model(mjspec: mujoco.MjSpec, spec: AttachSpec, path: Path, where: str) -> None:
     """Add another model in place: names with a prefix, files as content, keyframes under their own names."""
     sites = [site.name for site in mjspec.sites]
@@ -454,7 +488,9 @@ def _attach_model(mjspec: mujoco.MjSpec, spec: AttachSpec, path: Path, where: st
     added = _read_model(path)
     files = embed_files(added, owner=spec.model, prefix=spec.prefix)
     keys = [key.name for key in mjspec.keys]
-    place = {"site": mjspec.site(spec.site)} if spec.site else {"frame": mjspec.worldbody.add_frame()}
+    place: dict[str, Any] = {"site": mjspec.site(spec.site)} if spec.site else {"frame": mjspec.worldbody.add_frame()}
+    if any((*spec.position, spec.yaw)):
+        place = {"frame": _add_frame(mjspec, spec, path)}
     try:
         mjspec.attach(added, prefix=spec.prefix, **place)
     except ENGINE_ERRORS as error:
@@ -464,6 +500,16 @@ def _attach_model(mjspec: mujoco.MjSpec, spec: AttachSpec, path: Path, where: st
     for key in mjspec.keys:
         plain = key.name.removeprefix(spec.prefix)
         key.name = key.name if plain in keys else plain
+
+
+def _add_frame(mjspec: mujoco.MjSpec, spec: AttachSpec, path: Path) -> Any:
+    """Add the frame of an attached model to the body that holds it, and return the frame."""
+    position, turn = np.array(spec.position), np.array([np.cos(spec.yaw / 2), 0.0, 0.0, np.sin(spec.yaw / 2)])
+    if not spec.site:
+        return mjspec.worldbody.add_frame(pos=position, quat=turn)
+    site = _compile(mjspec, path).site(spec.site)
+    moved = site.pos + rotate_vectors(site.quat, position)
+    return mjspec.site(spec.site).parent.add_frame(pos=moved, quat=quat_multiply(site.quat, turn))
 
 
 def _add_servos(mjspec: mujoco.MjSpec, path: Path, *, control: str = "position") -> None:

@@ -171,13 +171,18 @@ class AttachSpec(_Strict):
 
     Attributes:
         model: Path of the MJCF or URDF file, relative to the YAML file, or ``package:NAME/PATH`` in a Python package.
-        prefix: Text before the names of all its elements, except its keyframes.
+        prefix: Text before the names of all its elements, except its keyframes; by default none, which names that both
+            models use do not allow.
         site: Name of the site at which its origin is fixed; by default the origin of the world.
+        position: Position of its origin relative to that site or origin, x, y and z in m.
+        yaw: Rotation about the z axis of that site or origin, in rad.
     """
 
     model: str
-    prefix: str = Field(min_length=1)
+    prefix: str = ""
     site: str = ""
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    yaw: float = 0.0
 
 
 class VisualsSpec(_Strict):
@@ -200,6 +205,9 @@ class TwinSpec(_Strict):
         name: Name of the twin.
         description: Short description.
         model: Path of the MJCF or URDF file, relative to the YAML file, or ``package:NAME/PATH`` in a Python package.
+        install: Command that installs the Python packages of its models, for the error message without them.
+        remove: Names of bodies of the model that this twin does not have; a base's parameters and objects of these
+            names are left out, too.
         attach: Other models that are added to it, in this order.
         visuals: Model whose visible geoms are shown instead of the twin's own; None for the twin's own.
         control_hz: Control rate in commands per second.
@@ -220,6 +228,8 @@ class TwinSpec(_Strict):
     name: str
     description: str = ""
     model: str
+    install: str = ""
+    remove: list[str] = []
     attach: list[AttachSpec] = []
     visuals: VisualsSpec | None = None
     control_hz: float = Field(ge=MIN_CONTROL_HZ, le=MAX_STEPS_PER_SECOND, allow_inf_nan=False)
