@@ -86,7 +86,7 @@ def test_an_attachment_without_prefix_stands_where_it_is_put(file):
     text = model_text(twin, twin.table(1))
     again = mujoco.MjModel.from_xml_string(text.xml, dict(text.assets))
     for name in ("body_pos", "body_quat", "geom_size", "key_qpos", "site_pos"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(twin.model, name))
+        np.testing.assert_allclose(getattr(again, name), getattr(twin.model, name), rtol=0.0, atol=1e-15)
 
 
 def test_a_twin_leaves_out_bodies_of_its_base_with_their_parameters(file):
