@@ -1,6 +1,6 @@
 """Push the cube to the target: a task of one's own with a scripted expert, for any arm with a tool that points down.
 
-    twinloop task check examples/own_task/push.py:Push --twin so101_tabletop
+    twinloop tasks check examples/own_task/push.py:Push --twin so101_tabletop
 
 Lengths are for the SO-101; for another arm derive a class that has others.
 """

@@ -1,6 +1,6 @@
 """Push the cube to the target by rules on the present state: an expert that can teach policies on-policy.
 
-    twinloop task check examples/own_task/push_by_rules.py:PushByRules --twin so101_tabletop
+    twinloop tasks check examples/own_task/push_by_rules.py:PushByRules --twin so101_tabletop
     twinloop distill push.yaml --output policies/push    # with `task: push_by_rules.py:PushByRules`
 
 The first rule that holds gives the goal of the tool. Lengths are for the SO-101, as in push.py.

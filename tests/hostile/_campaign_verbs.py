@@ -113,7 +113,7 @@ VERBS: dict[str, Verb] = {
     "init": _of("init ../new --twin double_pendulum", "../new"),
     "add": _of("add data/second", repeats=True),
     "twin new": _of("twin new arm.xml --output arm.yaml"),
-    "task new": _of("task new lift.py --twin double_pendulum", "lift.py"),
+    "tasks new": _of("tasks new lift.py --twin double_pendulum", "lift.py"),
     "robot new": _of("robot new arm.py --twin double_pendulum", "arm.py"),
     "approve": _of("approve swing.py", "../home", exact=False, repeats=True),
     "generate": _of("generate swing.yaml --output data/new --workers 1", "data/new", again=("--resume",)),
@@ -247,7 +247,8 @@ VERBS: dict[str, Verb] = {
 READING = (
     "replay", "datasets list", "datasets show", "datasets diff", "datasets lineage", "label show", "label list",
     "label agreement", "label rules", "policies list", "policies show", "policies audit", "policies verify",
-    "twin check", "twin show", "robot check", "task check", "sensors list", "scenario list", "scenario show", "doctor",
+    "twin check", "twin show", "robot check", "tasks check", "tasks list", "sensors list", "scenario list",
+    "scenario show", "doctor",
 )  # fmt: skip
 LEFT_OUT = {
     "demo": "minutes long, and made of import, identify, generate, curate and train",

@@ -49,7 +49,7 @@ def test_from_csv_files_to_the_scenario_of_a_failure(folder):
     assert main(["twin", "check", "cell.yaml"]) == 0
     for file in ("push.py", "lab.py"):
         approve(folder / file)
-    assert main(["task", "check", "push.py:Push", "--twin", "cell.yaml"]) == 0
+    assert main(["tasks", "check", "push.py:Push", "--twin", "cell.yaml"]) == 0
 
     words = ["import", "logs", "--guess", "--units", "rad", "--joints", ",".join(lab.JOINTS), "--output", "data/logs"]
     assert main(words) == 0

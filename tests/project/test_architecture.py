@@ -103,7 +103,7 @@ def test_no_files_import_each_other_in_a_circle():
 CEILINGS = {
     "catalog": 5810,
     "checks": 1050,
-    "cli": 1600,
+    "cli": 1620,
     "core": 3750,
     "curate": 5390,
     "dataset": 17920,
@@ -129,7 +129,7 @@ CEILINGS = {
     "tasks": 3400,
     "train": 5935,
     "twin": 7830,
-    "workflows": 17620,
+    "workflows": 17740,
 }
 SLACK = 150
 

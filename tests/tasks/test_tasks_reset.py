@@ -12,6 +12,7 @@ from twinloop.randomize import Plan, default_draws
 from twinloop.simulate import open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.tasks.pick_and_place import PickAndPlace, PickAndPlaceConfig
+from twinloop.tasks.settings import read_settings
 from twinloop.twin import load_twin
 
 ARMS = ["so101_tabletop", "panda_tabletop"]
@@ -68,7 +69,7 @@ def test_a_twin_without_the_task_or_with_a_misspelled_key_is_told_so():
     with pytest.raises(
         InputError, match=r"cube_toss has no section task\.pick_and_place\. Add one with object, target"
     ):
-        PickAndPlaceConfig.of(load_twin("cube_toss"))
+        read_settings(PickAndPlaceConfig, load_twin("cube_toss"), "pick_and_place")
     with pytest.raises(UnknownNameError, match=r"Unknown key 'lift_hight' in task\.pick_and_place .* lift_height"):
         PickAndPlace(with_task(twin, **section, lift_hight=0.1))
     with pytest.raises(InputError, match="target_radius: .* number.* \\(given: 'wide'\\)"):

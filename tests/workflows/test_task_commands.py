@@ -1,4 +1,4 @@
-"""``twinloop task`` writes a task that runs, and refuses a task that breaks a rule of the protocol."""
+"""``twinloop tasks`` writes a task that runs, and refuses a task that breaks a rule of the protocol."""
 
 import json
 
@@ -22,18 +22,18 @@ def test_a_new_task_runs_for_any_robot(twin, seen, tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ur_arm.xml").write_text(MODEL)
     monkeypatch.setattr("twinloop.workflows.task.tasks._NEW_EPISODES", 2)
-    assert main(["task", "new", "my_task.py", "--twin", twin, "--json"]) == 0
+    assert main(["tasks", "new", "my_task.py", "--twin", twin, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["task"] == "my_task.py:MyTask"
     assert found["expert"]["nominal"]["successes"] == 2
     assert seen in (found["environment"] or ["no object"])
-    assert main(["task", "new", "my_task.py", "--twin", twin]) == 2
+    assert main(["tasks", "new", "my_task.py", "--twin", twin]) == 2
     assert "my_task.py exists" in capsys.readouterr().err
-    assert main(["task", "check", "my_task.py:MyTask", "--twin", twin, "--episodes", "0"]) == 2
+    assert main(["tasks", "check", "my_task.py:MyTask", "--twin", twin, "--episodes", "0"]) == 2
 
 
 def test_a_robot_without_joints_gets_no_task(tmp_path, capsys):
-    assert main(["task", "new", str(tmp_path / "fly.py"), "--twin", "crazyflie"]) == 2
+    assert main(["tasks", "new", str(tmp_path / "fly.py"), "--twin", "crazyflie"]) == 2
     assert "has no robot" in capsys.readouterr().err
     assert not (tmp_path / "fly.py").exists()
 

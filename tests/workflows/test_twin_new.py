@@ -46,7 +46,7 @@ def test_the_commented_lines_give_every_free_body_a_start_range(written):
 
 
 def test_a_new_task_says_that_its_name_means_nothing(written):
-    assert main(["task", "new", "push.py", "--twin", "cell.yaml"]) == 0
+    assert main(["tasks", "new", "push.py", "--twin", "cell.yaml"]) == 0
     text = (written.parent / "push.py").read_text()
     assert "class Push(OwnTask):" in text
     assert "an example that runs, whatever the class is called" in text

@@ -1,6 +1,6 @@
 """Push a puck to a target with a rod, by rules on the present state.
 
-Check it, in this folder, with ``twinloop task check push.py:Push --twin cell.yaml``.
+Check it, in this folder, with ``twinloop tasks check push.py:Push --twin cell.yaml``.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ from twinloop.cli.scenario import SCENARIO
 from twinloop.cli.sensors import SENSORS
 from twinloop.cli.serve import SERVE
 from twinloop.cli.studio import STUDIO
-from twinloop.cli.task import TASK
+from twinloop.cli.tasks import TASKS
 from twinloop.cli.train import TRAIN
 from twinloop.cli.twin import TWIN
 from twinloop.cli.workspace import ADD, INIT
@@ -75,7 +75,7 @@ _NO_CHECKPOINT = " There is no checkpoint yet: the same command starts from the 
 STAGES: Mapping[str, tuple[Command | Group, ...]] = {
     "Start": (DEMO, DOCTOR, APPROVE, INIT, STUDIO),
     "Real logs": (IMPORT, RECORD),
-    "Twin": (TWIN, ROBOT, TASK, SENSORS, IDENTIFY),
+    "Twin": (TWIN, ROBOT, TASKS, SENSORS, IDENTIFY),
     "Sim-to-real gap": (GAP, COVERAGE, PLAN),
     "Simulation": (GENERATE, RENDER, REPLAY),
     "Data": (ADD, QUERY, CURATE, LABEL, EDIT, DATASETS, EXPORT, PUSH, PULL, FETCH, FSCK),

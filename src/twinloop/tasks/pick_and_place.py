@@ -27,6 +27,7 @@ from twinloop.tasks.placement import place_clutter
 from twinloop.tasks.predicates import above_plane, held_for, in_disc, occurred_before, running_maximum, slower_than
 from twinloop.tasks.reaching import heading
 from twinloop.tasks.reactive import ReactiveExpert
+from twinloop.tasks.settings import read_settings
 from twinloop.twin import Twin
 
 _JAWS = 0.1  # m over which the opening of the jaws is measured, more than the height of an object that fits
@@ -48,7 +49,7 @@ class PickAndPlace:
             UnknownNameError: If the twin lacks the object or the target.
         """
         self.twin = twin
-        self.config = config or PickAndPlaceConfig.of(twin)
+        self.config = config or read_settings(PickAndPlaceConfig, twin, NAME)
         self.arm = Arm(twin)
         self.chain, self.servo = self.arm.chain, self.arm.servo
         self.hand = GripperHand.of(twin)

@@ -1,15 +1,8 @@
-"""Define the settings of pick and place, and read them from the twin's ``task:`` section."""
+"""Define the settings of pick and place."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-
-from pydantic import TypeAdapter, ValidationError
-
-from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.twin import Twin
-from twinloop.twin.spec import describe_errors
 
 NAME = "pick_and_place"
 
@@ -60,28 +53,3 @@ class PickAndPlaceConfig:
     rest_time: float = 0.2
     height_tolerance: float = 0.005
     lifted: float = 0.02
-
-    @classmethod
-    def of(cls, twin: Twin) -> PickAndPlaceConfig:
-        """Return the settings in the section ``task.pick_and_place`` of a twin.
-
-        Raises:
-            InputError: If the twin has no such section, or a key is missing.
-            UnknownNameError: If the section has an unknown key.
-        """
-        where = f"task.{NAME} of the twin {twin.name}"
-        section = twin.spec.task.get(NAME)
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        required = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
-        if section is None:
-            raise InputError(f"The twin {twin.name} has no section task.{NAME}. Add one with {', '.join(required)}.")
-        for key in section:
-            if key not in fields:
-                raise UnknownNameError("key", key, fields, where=where)
-        missing = [name for name in required if name not in section]
-        if missing:
-            raise InputError(f"{where} lacks {', '.join(missing)}. Add it to the twin's YAML.")
-        try:
-            return TypeAdapter(cls).validate_python(section)
-        except ValidationError as error:
-            raise InputError(describe_errors(error, where=where)) from error

@@ -61,6 +61,11 @@ def library_names() -> list[str]:
     return [name for name, path in _FILES.items() if path.parent == _LIBRARY]
 
 
+def read_spec(name: str) -> TwinSpec:
+    """Return the content of a built-in twin's YAML file, merged with that of its base; nothing is compiled."""
+    return parse_spec(_merge_base(load_yaml(_FILES[name]), _FILES[name])[0], where=name)
+
+
 def load_twin(reference: str | Path) -> Twin:
     """Load and compile a twin, given by its name or file.
 

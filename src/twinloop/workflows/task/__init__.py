@@ -1,1 +1,1 @@
-"""Run ``twinloop task``: write a class for the user's own task, and check a task."""
+"""Run ``twinloop tasks``: write a class for the user's own task, and check a task."""

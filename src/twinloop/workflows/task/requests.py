@@ -1,4 +1,4 @@
-"""Define the flags of ``twinloop task``."""
+"""Define the flags of ``twinloop tasks``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from typing import Annotated
 import tyro
 
 from twinloop.workflows.run.request import Request, SeedOption, request
+
+
+@request
+class TaskListRequest(Request):
+    """List the tasks of the library, and the twins of robots on which each runs."""
+
+    image: Path | None = None
+    """PNG file for one picture of each task and twin, with the scripted expert at work."""
 
 
 @request

@@ -21,7 +21,7 @@ _NEW_EPISODES = 8  # worlds of each kind in which a new task is tried
 _HEAD = '''\
 """{what}.
 
-    twinloop task check {file}:{name}{twin}
+    twinloop tasks check {file}:{name}{twin}
 """
 
 import numpy as np
@@ -91,8 +91,8 @@ def run_task_new(request: TaskNewRequest, console: Console) -> tuple[dict[str, A
     reference = f"{output}:{name}"
     console.print(f"{output}: the class {name}, a task for {twin.name}.", soft_wrap=True)
     found = _check(open_task(reference, twin), twin, _NEW_EPISODES, 0, console)
-    console.print(f"Next: edit it, then twinloop task check {reference}{_twin_flag(request.twin)}", soft_wrap=True)
-    return {"schema": 1, "verb": "task", "kind": "new", "task": reference, **found}, _exit_code(found)
+    console.print(f"Next: edit it, then twinloop tasks check {reference}{_twin_flag(request.twin)}", soft_wrap=True)
+    return {"schema": 1, "verb": "tasks", "kind": "new", "task": reference, **found}, _exit_code(found)
 
 
 def run_task_check(request: TaskCheckRequest, console: Console) -> tuple[dict[str, Any], int]:
@@ -109,7 +109,7 @@ def run_task_check(request: TaskCheckRequest, console: Console) -> tuple[dict[st
         raise InputError(f"--episodes {request.episodes} runs nothing. Give 1 or more.")
     twin = load_requested_twin(request.twin, None)
     found = _check(open_task(request.task, twin), twin, request.episodes, request.seed, console)
-    return {"schema": 1, "verb": "task", "kind": "check", "task": request.task, **found}, _exit_code(found)
+    return {"schema": 1, "verb": "tasks", "kind": "check", "task": request.task, **found}, _exit_code(found)
 
 
 def _twin_flag(reference: str | None) -> str:

@@ -19,9 +19,11 @@ from twinloop.checks import run_checks
 from twinloop.core.engine_faults import ENGINE_FAULTS
 from twinloop.core.files import write_text
 from twinloop.core.units import drop_rounding
+from twinloop.render import write_png
 from twinloop.twin import Param, Twin, builtin_names, load_twin
 from twinloop.twin.compiling import solver_settings
 from twinloop.twin.quantities import QUANTITIES, Quantity
+from twinloop.workflows.run.pictures import render_home
 from twinloop.workflows.twin.requests import TwinCheckRequest, TwinShowRequest
 
 _FORM = ".4g"  # format of numbers on the page
@@ -57,6 +59,9 @@ def show_twin(request: TwinShowRequest, console: Console) -> dict[str, Any]:
                 f"{mujoco.mj_versionString()} with the {fault.jacobian} Jacobian, {fault.effect} ({fault.source})."
             )
     console.print(table)
+    if request.image is not None:
+        write_png(request.image, render_home(twin))
+        console.print(f"Wrote {request.image}.", soft_wrap=True)
     rows = [
         {
             "name": param.name,

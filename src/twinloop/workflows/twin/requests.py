@@ -39,6 +39,9 @@ class TwinNewRequest(Request):
 class TwinShowRequest(TwinRequest):
     """Show every parameter of a twin: unit, nominal value, bounds, default range and its source."""
 
+    image: Path | None = None
+    """PNG file for a picture of the twin in its home pose, from its first camera."""
+
 
 @request
 class SensorsShowRequest(TwinRequest):
