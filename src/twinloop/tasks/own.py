@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import mujoco
 import numpy as np
@@ -41,9 +41,11 @@ from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.placement import place_clutter
 from twinloop.tasks.reaching import BearingFrame, heading
 from twinloop.tasks.reactive import ReactiveExpert, Rule
+from twinloop.tasks.settings import read_settings
 from twinloop.twin import Twin
 
 _TOOL = "tool"
+_Settings = TypeVar("_Settings")
 
 
 class OwnTask:
@@ -97,6 +99,15 @@ class OwnTask:
             kind: state_columns(twin.model, int(kind))
             for kind in (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_MOCAP_POS)
         }
+
+    def read_settings(self, kind: type[_Settings]) -> _Settings:
+        """Return the task's settings in the twin's ``task:`` section; a field ``duration`` replaces ``seconds``.
+
+        See `settings.read_settings` for arguments and errors.
+        """
+        settings = read_settings(kind, self.twin, self.name)
+        self.nstep = round(getattr(settings, "duration", self.seconds) * self.twin.control_hz)
+        return settings
 
     @cached_property
     def arm(self) -> Arm:

@@ -13,7 +13,10 @@ from twinloop.twin import Twin
 TASKS: Registry[Callable[[Twin], Task]] = Registry(
     "task",
     {
+        "insert_peg": "twinloop.tasks.insert_peg:InsertPeg",
         "pick_and_place": "twinloop.tasks.pick_and_place:PickAndPlace",
+        "push": "twinloop.tasks.push:Push",
+        "stack": "twinloop.tasks.stack:Stack",
         "reach_moving": "twinloop.tasks.reach_moving:ReachMoving",
     },
     group="twinloop.tasks",

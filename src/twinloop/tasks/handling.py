@@ -1,0 +1,103 @@
+"""Base class of tasks in which a hand grasps an object from above, carries it, and lets it go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.simulate import InitialState
+from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.grasping import GraspFromAbove
+from twinloop.tasks.own import OwnTask
+from twinloop.tasks.predicates import held_for, slower_than
+from twinloop.tasks.waypoints import ToolState, Waypoint, WaypointExpert, set_height
+
+Array = NDArray[np.float64]
+
+_REST_SPEED, _REST_SPIN, _REST_S = 0.01, 0.2, 0.2  # m/s, rad/s, s: as in pick and place
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraspSettings:
+    """Settings of the grasp, in m, rad and s; our choice for each arm.
+
+    Attributes:
+        object: name of the object.
+        grasp_height: height of the tool site above the table at the grasp.
+        lift_height: height of the tool site while it carries the object.
+        approach_tilt: outward tilt of the hand at ``lift_height``.
+        duration: length of an episode.
+    """
+
+    object: str
+    grasp_height: float
+    lift_height: float
+    approach_tilt: float = 0.0
+    duration: float = 7.0
+
+
+class HandlingTask(OwnTask):
+    """Task in which the arm grasps the object of its settings; `expert` and `success` remain to be defined."""
+
+    settings: GraspSettings
+
+    def make_grasp(self, initial: InitialState) -> GraspFromAbove:
+        """Return the grasp of the object in worlds that start in ``initial``."""
+        settings, thing = self.settings, self.objects[self.settings.object]
+        rise = initial.qpos[:, thing.qpos + 2] - thing.rest_height  # of the table below the object
+        return GraspFromAbove(
+            self.arm,
+            self.hand,
+            thing,
+            initial,
+            target=initial.qpos[:, thing.qpos : thing.qpos + 3],
+            grasp_height=settings.grasp_height,
+            lift_height=settings.lift_height,
+            tilt=settings.approach_tilt,
+            ground=(rise, np.zeros((initial.nworld, 2))),
+        )
+
+    def make_expert(self, initial: InitialState, grasp: GraspFromAbove, waypoints: list[Waypoint]) -> WaypointExpert:
+        """Return an expert that picks the object up, follows ``waypoints``, and returns home."""
+        home = Waypoint(name="home", position=self.arm.home_position, gripper="home", seconds=0.8, patience=np.inf)
+        return WaypointExpert(self.arm, initial, [*grasp.pick(), *waypoints, home], frame=grasp.frame, hand=self.hand)
+
+    def put(self, grasp: GraspFromAbove, goal: Array | Callable[[ToolState], Array]) -> list[Waypoint]:
+        """Return waypoints that carry the object above a place, lower it there, let it go, and lift the hand.
+
+        Args:
+            grasp: the grasp.
+            goal: goal of the object's centre, ``(nworld, 3)`` in m, or a function that returns it.
+        """
+
+        def tool_at(now: ToolState) -> Array:
+            return now.tool + (goal(now) if callable(goal) else goal) - grasp.centre(now)
+
+        return [
+            Waypoint(name="carry", position=lambda now: set_height(tool_at(now), grasp.lift), seconds=0.6),
+            Waypoint(name="lower", position=tool_at, pace=0.5, patience=0.8),
+            Waypoint(name="open", gripper="open", seconds=0.4, patience=0.0),
+            Waypoint(name="retreat", position=lambda now: set_height(now.tool, grasp.lift), patience=0.0),
+        ]
+
+    def left_alone(self, states: Array, name: str) -> NDArray[np.bool_]:
+        """Return whether an object has been at rest for 0.2 s with the hand open and out of reach, for each state.
+
+        Args:
+            states: recorded states, ``(nworld, nstep + 1, nstate)``.
+            name: the object.
+        """
+        thing, hand = self.objects[name], self.hand
+        qpos, qvel = (
+            states[..., state_columns(self.twin.model, int(kind))]
+            for kind in (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL)
+        )
+        still = slower_than(qvel[..., thing.qvel : thing.qvel + 6], _REST_SPEED, _REST_SPIN)
+        opening = (qpos[..., hand.joint_qpos] - hand.closed) / (hand.open - hand.closed)
+        away = np.linalg.norm(self.position(states, "tool") - self.position(states, name), axis=-1)
+        free = still & (opening > 0.5) & (away > thing.radius + hand.tip)
+        return held_for(free, max(1, round(_REST_S * self.twin.control_hz)))

@@ -1,0 +1,131 @@
+"""Define the task to push an object to a target with the closed hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.simulate import InitialState
+from twinloop.tasks.own import OwnTask
+from twinloop.tasks.predicates import held_for, in_disc, running_maximum
+from twinloop.tasks.reaching import BearingFrame
+from twinloop.tasks.reactive import PresentState, Rule
+from twinloop.tasks.waypoints import set_height
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+
+_REST_S = 0.2  # s for which the object must stay on the target; our choice
+# Shares of `behind`: how far the hand may be from its place behind the object when it goes down, how far from the line
+# through object and target during a push, and how far a push aims beyond the place of contact.
+_ABOVE, _ASIDE, _AHEAD = 0.25, 0.3, 0.8
+_FAST, _PUSHING = 1.5, 0.5  # paces
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushSettings:
+    """Settings of the task, in m and s; our choice, no published values.
+
+    Attributes:
+        object: name of the object.
+        target: name of the target's mocap body.
+        radius: distance from the target within which the object's centre must be.
+        behind: distance of the fingers from the object's centre before a push, without contact.
+        low: height of the tool site during a push.
+        begin: height of the tool site below which a push begins; the hand must not touch the object's top there.
+        high: height of the tool site above the object.
+        fingers: centre of the closed fingers in the frame of the tool site.
+        duration: length of an episode.
+    """
+
+    object: str
+    target: str
+    radius: float
+    behind: float
+    low: float
+    begin: float
+    high: float
+    fingers: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    duration: float = 10.0
+
+
+class Push(OwnTask):
+    """Task to push an object to a target, until it stays there."""
+
+    name = "push"
+
+    def __init__(self, twin: Twin) -> None:
+        """Prepare the task for a twin; see `OwnTask` and `settings.read_settings` for errors."""
+        super().__init__(twin)
+        self.settings = self.read_settings(PushSettings)
+        self.instruction = f"Push the {self.settings.object} to the {self.settings.target}."
+
+    def success(self, states: Array) -> NDArray[np.bool_]:
+        """Return whether the object has been on the target for 0.2 s, for each recorded state."""
+        there = in_disc(*self._pair(states), self.settings.radius)
+        return held_for(there, max(1, round(_REST_S * self.twin.control_hz)))
+
+    def progress(self, states: Array) -> Array:
+        """Return the largest share of the object's initial distance from the target that was covered so far."""
+        thing, target = self._pair(states)
+        away = np.linalg.norm((thing - target)[..., :2], axis=-1) - self.settings.radius
+        covered = running_maximum(1.0 - away / np.maximum(away[:, :1], self.settings.radius))
+        return np.where(self.success(states), 1.0, np.nan_to_num(covered))
+
+    def rules(self, initial: InitialState) -> list[Rule]:
+        """Return the rules: above the place behind the object, down, along the line to the target, then up."""
+        settings, frame = self.settings, BearingFrame(self.arm.chain, self.arm.home)
+        target, row = self.start(initial, settings.target), self.objects[settings.object].qpos
+
+        def way(now: PresentState) -> Array:
+            line = (target - now.body(row)) * [1.0, 1.0, 0.0]
+            return line / np.maximum(np.linalg.norm(line, axis=1, keepdims=True), 1e-6)
+
+        def point(now: PresentState, distance: float | Array, height: float) -> Array:
+            """Return the tool's position with the fingers at a distance behind the object."""
+            there = set_height(now.body(row) - distance * way(now), height)
+            axes = frame.tool_axes(there, np.zeros(len(there)))
+            offset = sum(part * axis for part, axis in zip(settings.fingers, axes, strict=True))
+            return set_height(there - offset, height)
+
+        def pushed(now: PresentState) -> Array:
+            left = np.linalg.norm((target - now.body(row))[:, :2], axis=1, keepdims=True)
+            return point(now, settings.behind * (1.0 - _AHEAD) - np.minimum(left, settings.behind), settings.low)
+
+        def is_above(now: PresentState) -> NDArray[np.bool_]:
+            miss = (point(now, settings.behind, 0.0) - now.tool)[:, :2]
+            return np.linalg.norm(miss, axis=1) < _ABOVE * settings.behind
+
+        def is_behind(now: PresentState) -> NDArray[np.bool_]:
+            gap = (point(now, 0.0, 0.0) - now.tool) * [1.0, 1.0, 0.0]
+            along = (gap * way(now)).sum(axis=1)
+            aside = np.linalg.norm(gap - along[:, None] * way(now), axis=1)
+            low = now.tool[:, 2] < settings.begin
+            return (
+                low
+                & (aside < _ASIDE * settings.behind)
+                & (along > 0.2 * settings.behind)
+                & (along < 1.3 * settings.behind)
+            )
+
+        def over(now: PresentState) -> Array:
+            raised = now.tool[:, 2:] > settings.high - 0.2 * (settings.high - settings.low)
+            return np.where(raised, point(now, settings.behind, settings.high), set_height(now.tool, settings.high))
+
+        def is_done(now: PresentState) -> NDArray[np.bool_]:
+            return in_disc(now.body(row), target, 0.5 * settings.radius)
+
+        def up(now: PresentState) -> Array:
+            return set_height(now.tool, settings.high)
+
+        return [
+            Rule(name="done", when=is_done, position=up, grip=0.0),
+            Rule(name="push", when=is_behind, position=pushed, grip=0.0, pace=_PUSHING),
+            Rule(name="down", when=is_above, position=lambda now: point(now, settings.behind, settings.low), grip=0.0),
+            Rule(name="over", when=lambda now: np.ones(len(now.tool), dtype=bool), position=over, grip=0.0, pace=_FAST),
+        ]
+
+    def _pair(self, states: Array) -> tuple[Array, Array]:
+        return self.position(states, self.settings.object), self.position(states, self.settings.target)
