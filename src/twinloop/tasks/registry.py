@@ -14,6 +14,7 @@ TASKS: Registry[Callable[[Twin], Task]] = Registry(
     "task",
     {
         "insert_peg": "twinloop.tasks.insert_peg:InsertPeg",
+        "open_drawer": "twinloop.tasks.open_drawer:OpenDrawer",
         "pick_and_place": "twinloop.tasks.pick_and_place:PickAndPlace",
         "push": "twinloop.tasks.push:Push",
         "stack": "twinloop.tasks.stack:Stack",

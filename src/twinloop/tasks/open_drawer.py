@@ -1,0 +1,136 @@
+"""Define the task to open a drawer by its knob."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import UnknownNameError
+from twinloop.simulate import InitialState
+from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.own import OwnTask
+from twinloop.tasks.predicates import held_for, running_maximum
+from twinloop.tasks.reaching import GraspFrame
+from twinloop.tasks.waypoints import Waypoint, WaypointExpert, set_height
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+
+_AT_REST, _REST_S = 0.01, 0.2  # m/s and s: a drawer that is slower than this for so long has stopped; our choice
+_BEYOND = 0.01  # m: the expert opens the drawer so much further than needed
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawerSettings:
+    """Settings of the task, in m and s; our choice, no published values.
+
+    Attributes:
+        cabinet: name of the cabinet's mocap body.
+        drawer: name of the drawer's sliding joint.
+        knob: name of the geom at which the drawer is opened.
+        opening: how far the drawer must be open.
+        grasp_height: height of the tool site when it grasps the knob.
+        lift_height: height of the tool site above the knob.
+        away: distance of the tool site from the knob's centre beyond which the hand has let it go.
+        duration: length of an episode.
+    """
+
+    cabinet: str
+    drawer: str
+    knob: str
+    opening: float
+    grasp_height: float
+    lift_height: float
+    away: float
+    duration: float = 7.0
+
+
+class OpenDrawer(OwnTask):
+    """Task to open a drawer by its knob, and to let the knob go."""
+
+    name = "open_drawer"
+
+    def __init__(self, twin: Twin) -> None:
+        """Prepare the task for a twin.
+
+        Raises:
+            UnknownNameError: If the twin has no such cabinet, joint or geom. See `settings.read_settings` for others.
+        """
+        super().__init__(twin)
+        self.settings = settings = self.read_settings(DrawerSettings)
+        self.instruction = "Open the drawer."
+        model = twin.model
+        for kind, name, count, find in (
+            ("mocap body", settings.cabinet, model.nbody, model.body),
+            ("joint", settings.drawer, model.njnt, model.joint),
+            ("geom", settings.knob, model.ngeom, model.geom),
+        ):
+            known = [one for one in (find(i).name for i in range(count)) if one]
+            if name not in known:
+                raise UnknownNameError(kind, name, known, where=f"the twin {twin.name}, task.{self.name}")
+        joint, data = model.joint(settings.drawer), mujoco.MjData(model)
+        data.qpos[:], _ = twin.home()
+        data.qpos[joint.qposadr[0]] = 0.0
+        mujoco.mj_forward(model, data)
+        self._qpos, self._qvel = int(joint.qposadr[0]), int(joint.dofadr[0])
+        self._axis = data.xaxis[joint.id].copy()
+        self._offset = data.geom(settings.knob).xpos - data.body(settings.cabinet).xpos  # of the closed drawer's knob
+
+    def success(self, states: Array) -> NDArray[np.bool_]:
+        """Return whether the drawer has stopped far enough out, with the hand open and away, for each state."""
+        settings, hand = self.settings, self.hand
+        qpos, qvel = self._parts(states)
+        opened = (qpos[..., self._qpos] >= settings.opening) & (np.abs(qvel[..., self._qvel]) < _AT_REST)
+        free = (qpos[..., hand.joint_qpos] - hand.closed) / (hand.open - hand.closed) > 0.5
+        gap = np.linalg.norm(self.position(states, "tool") - self._knob(states), axis=-1)
+        return held_for(opened & free & (gap > settings.away), max(1, round(_REST_S * self.twin.control_hz)))
+
+    def progress(self, states: Array) -> Array:
+        """Return the largest share of the needed opening so far."""
+        share = running_maximum(np.nan_to_num(self._parts(states)[0][..., self._qpos]) / self.settings.opening)
+        return np.where(self.success(states), 1.0, 0.95 * share)
+
+    @property
+    def environment_names(self) -> tuple[str, ...]:
+        """Names of the values of `environment`: those of every task, and how far the drawer is open in m."""
+        return (*super().environment_names, f"{self.settings.drawer}.opening")
+
+    def environment(self, states: Array) -> Array:
+        """Return the tracked values ``(…, n)`` in recorded states ``(…, nstate)``."""
+        opening = np.nan_to_num(self._parts(states)[0][..., self._qpos, None])
+        return np.concatenate([super().environment(states), opening], axis=-1)
+
+    def expert(self, initial: InitialState) -> WaypointExpert:
+        """Return the scripted expert for worlds that start in ``initial``."""
+        settings = self.settings
+        knob = self.start(initial, settings.cabinet) + self._offset + self._axis * initial.qpos[:, self._qpos, None]
+        pulled = knob + self._axis * (settings.opening + _BEYOND)
+        heights = (settings.grasp_height, settings.lift_height)
+        above, at, out, up = (
+            set_height(place, height)
+            for place, height in ((knob, heights[1]), (knob, heights[0]), (pulled, heights[0]), (pulled, heights[1]))
+        )
+        frame = GraspFrame(self.arm.chain, self.hand, self.arm.home, heights=heights)
+        across = np.full(len(knob), np.arctan2(self._axis[0], -self._axis[1]))  # the jaws are on both sides of the way
+        turn = frame.alignment_turn(above, across, np.pi)
+        waypoints = [
+            Waypoint(name="approach", position=above, turn=turn, gripper="open", seconds=0.6, patience=0.7),
+            Waypoint(name="descend", position=at, seconds=0.6),
+            Waypoint(name="close", gripper="closed", seconds=0.5, patience=0.0),
+            Waypoint(name="pull", position=out, pace=0.5, patience=0.8),
+            Waypoint(name="open", gripper="open", seconds=0.4, patience=0.0),
+            Waypoint(name="retreat", position=up, patience=0.2),
+        ]
+        return WaypointExpert(self.arm, initial, waypoints, frame=frame, hand=self.hand)
+
+    def _knob(self, states: Array) -> Array:
+        opening = self._parts(states)[0][..., self._qpos, None]
+        return self.position(states, self.settings.cabinet) + self._offset + self._axis * opening
+
+    def _parts(self, states: Array) -> tuple[Array, Array]:
+        kinds = (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL)
+        qpos, qvel = (states[..., state_columns(self.twin.model, int(kind))] for kind in kinds)
+        return qpos, qvel
