@@ -44,11 +44,12 @@ def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> list[
     Raises:
         CheckFailedError: If the task violates a rule of the protocol. The message describes the rule.
     """
-    _check_reset(task, _draw(twin, "default", range(3), seed), seed)
+    _check_reset(task, draw_worlds(twin, "default", range(3), seed), seed)
     return [_try_expert(task, twin, kind, episodes, seed) for kind in ("nominal", "default")]
 
 
-def _draw(twin: Twin, kind: WorldKind, numbers: range, seed: int) -> ParamTable:
+def draw_worlds(twin: Twin, kind: WorldKind, numbers: range, seed: int) -> ParamTable:
+    """Return the parameters of worlds of one kind; see `ExpertTrials`."""
     draws = [
         draw
         for draw in default_draws(twin)
@@ -89,7 +90,7 @@ def _try_expert(task: Task, twin: Twin, kind: WorldKind, episodes: int, seed: in
 def _run(task: Task, twin: Twin, kind: WorldKind, episodes: int, seed: int) -> Iterator[BatchResult]:
     for first in range(0, episodes, _BATCH):
         numbers = range(first, min(first + _BATCH, episodes))
-        yield run_batch(twin, task, _draw(twin, kind, numbers, seed), run_seed=seed, episodes=numbers)
+        yield run_batch(twin, task, draw_worlds(twin, kind, numbers, seed), run_seed=seed, episodes=numbers)
 
 
 def _check_evaluation(task: Task, batch: BatchResult) -> None:
