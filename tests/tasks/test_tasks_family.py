@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinloop.checks.task import draw_worlds
+from twinloop.checks.task import RandomActor, StillActor, draw_worlds
 from twinloop.core.errors import MissingDependencyError
-from twinloop.core.seeds import uniforms
 from twinloop.randomize import section_plan
+from twinloop.rollout.actor import EpisodeStart
 from twinloop.simulate import open_backend, rollout
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks import open_task
@@ -79,11 +79,10 @@ def test_an_experts_commands_depend_on_their_world_alone(task, params, initial, 
 
 def test_the_expert_succeeds_and_nothing_or_chance_does_not(task, params, initial, expert):
     assert task.success(expert.states)[:, -1].mean() >= 0.9
-    still = np.repeat(initial.command[:, None], task.nstep, axis=1)
-    assert task.success(run(task, params, initial, still).states).any(axis=1).mean() <= 0.05
-    low, high = np.sort(task.twin.joint_ranges, axis=1).T
-    u = uniforms(SEED, "test/chance", EPISODES, size=still[0].size).reshape(still.shape)
-    assert task.success(run(task, params, initial, low + (high - low) * u).states).any(axis=1).mean() <= 0.05
+    worlds = EpisodeStart(numbers=np.array(EPISODES), params=params, initial=initial, run_seed=SEED)
+    for actor in (StillActor(), RandomActor(twin=task.twin)):
+        states = run(task, params, initial, actor.begin(worlds)).states
+        assert task.success(states).any(axis=1).mean() <= 0.05
 
 
 def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, expert):

@@ -1,30 +1,35 @@
-"""Check that a task follows the protocol of tasks, and count the successes of its scripted expert."""
+"""Check that a task follows the protocol of tasks, and count the successes of its scripted expert and of no skill."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twinloop.core.errors import CheckFailedError
 from twinloop.core.params import ParamTable
+from twinloop.core.seeds import uniforms
 from twinloop.randomize import Plan, default_draws
+from twinloop.rollout.actor import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.episodes import BatchResult, run_batch
-from twinloop.simulate import InitialState
+from twinloop.simulate import Controller, InitialState, Simulation
 from twinloop.tasks.protocol import Task, has_phases, has_progress, has_tracked_values
 from twinloop.twin import Twin
 
 WorldKind = Literal["nominal", "default"]
 _BATCH = 64  # worlds that are simulated at once
+_HELD_S = 0.5  # s for which the random policy keeps a command; our choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertTrials:
-    """Episodes of a task's scripted expert in worlds of one kind.
+class TaskTrials:
+    """Episodes of a task in worlds of one kind.
 
     Attributes:
+        actor: ``expert``, ``still`` (holds the first command) or ``random`` (draws a new one each half second).
         kind: ``nominal`` worlds differ only in the places of objects, ``default`` ones in all parameters with a default
             range.
         episodes: number of episodes.
@@ -32,24 +37,62 @@ class ExpertTrials:
         invalid: episodes that diverged or could not be reset.
     """
 
+    actor: str
     kind: WorldKind
     episodes: int
     successes: int
     invalid: int
 
 
-def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> list[ExpertTrials]:
-    """Check a task, and return the trials of its expert in nominal and in randomized worlds.
+@dataclass(frozen=True, kw_only=True)
+class StillActor:
+    """Actor that holds the command with which an episode begins."""
+
+    name: str = "still"
+
+    def begin(self, worlds: EpisodeStart) -> Controller:
+        """Return a controller of these worlds."""
+        command = worlds.initial.command
+        return lambda simulation: command  # noqa: ARG005
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomActor:
+    """Actor that draws commands uniformly from their ranges and holds each for half a second."""
+
+    twin: Twin
+    name: str = "random"
+
+    def begin(self, worlds: EpisodeStart) -> Controller:
+        """Return a controller of these worlds."""
+        (low, high), held = self.twin.find_command_ranges(), max(1, round(_HELD_S * self.twin.control_hz))
+        steps = iter(range(10**9))
+
+        def choose(simulation: Simulation) -> NDArray[np.float64]:  # noqa: ARG001
+            draw = {"size": len(low), "attempt": worlds.attempt, "step": next(steps) // held}
+            return low + (high - low) * uniforms(worlds.run_seed, "random actor", worlds.numbers, **draw)
+
+        return choose
+
+
+def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> list[TaskTrials]:
+    """Check a task, and return the trials of its expert in nominal and in randomized worlds, and of no skill at all.
+
+    The actors that do nothing and that act at random are tried in nominal worlds, if all commands have a range.
 
     Raises:
         CheckFailedError: If the task violates a rule of the protocol. The message describes the rule.
     """
     _check_reset(task, draw_worlds(twin, "default", range(3), seed), seed)
-    return [_try_expert(task, twin, kind, episodes, seed) for kind in ("nominal", "default")]
+    expert, unskilled = ExpertActor(task=task), list[Actor]([StillActor()])
+    if all(twin.model.actuator_ctrllimited):
+        unskilled.append(RandomActor(twin=twin))
+    trials = [_try_actor(task, twin, expert, kind, episodes, seed) for kind in get_args(WorldKind)]
+    return trials + [_try_actor(task, twin, actor, "nominal", episodes, seed) for actor in unskilled]
 
 
 def draw_worlds(twin: Twin, kind: WorldKind, numbers: range, seed: int) -> ParamTable:
-    """Return the parameters of worlds of one kind; see `ExpertTrials`."""
+    """Return the parameters of worlds of one kind; see `TaskTrials`."""
     draws = [
         draw
         for draw in default_draws(twin)
@@ -77,20 +120,22 @@ def _same(one: InitialState, other: InitialState) -> bool:
     return all(np.array_equal(getattr(one, part), getattr(other, part)) for part in parts)
 
 
-def _try_expert(task: Task, twin: Twin, kind: WorldKind, episodes: int, seed: int) -> ExpertTrials:
+def _try_actor(task: Task, twin: Twin, actor: Actor, kind: WorldKind, episodes: int, seed: int) -> TaskTrials:
     successes = invalid = 0
-    for batch in _run(task, twin, kind, episodes, seed):
+    for batch in _run(task, twin, actor, kind, episodes, seed):
         _check_evaluation(task, batch)
         valid = batch.trajectories.valid
         successes += int((batch.success_by_state[:, -1] & valid).sum())
         invalid += int((~valid).sum())
-    return ExpertTrials(kind=kind, episodes=episodes, successes=successes, invalid=invalid)
+    name = "expert" if isinstance(actor, ExpertActor) else actor.name
+    return TaskTrials(actor=name, kind=kind, episodes=episodes, successes=successes, invalid=invalid)
 
 
-def _run(task: Task, twin: Twin, kind: WorldKind, episodes: int, seed: int) -> Iterator[BatchResult]:
+def _run(task: Task, twin: Twin, actor: Actor, kind: WorldKind, episodes: int, seed: int) -> Iterator[BatchResult]:
     for first in range(0, episodes, _BATCH):
         numbers = range(first, min(first + _BATCH, episodes))
-        yield run_batch(twin, task, draw_worlds(twin, kind, numbers, seed), run_seed=seed, episodes=numbers)
+        params = draw_worlds(twin, kind, numbers, seed)
+        yield run_batch(twin, task, params, run_seed=seed, episodes=numbers, actor=actor)
 
 
 def _check_evaluation(task: Task, batch: BatchResult) -> None:

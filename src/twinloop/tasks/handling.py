@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from twinloop.simulate import InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.grasping import GraspFromAbove
+from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import held_for, slower_than
 from twinloop.tasks.waypoints import ToolState, Waypoint, WaypointExpert, set_height
 
 Array = NDArray[np.float64]
 
+_LIFTED = 0.02  # m: as in pick and place
 _REST_SPEED, _REST_SPIN, _REST_S = 0.01, 0.2, 0.2  # m/s, rad/s, s: as in pick and place
 
 
@@ -40,7 +42,7 @@ class GraspSettings:
     duration: float = 7.0
 
 
-class HandlingTask(OwnTask):
+class HandlingTask(MilestonePhases, OwnTask):
     """Task in which the arm grasps the object of its settings; `expert` and `success` remain to be defined."""
 
     settings: GraspSettings
@@ -82,6 +84,29 @@ class HandlingTask(OwnTask):
             Waypoint(name="lower", position=tool_at, pace=0.5, patience=0.8),
             Waypoint(name="open", gripper="open", seconds=0.4, patience=0.0),
             Waypoint(name="retreat", position=lambda now: set_height(now.tool, grasp.lift), patience=0.0),
+        ]
+
+    def handling_milestones(self, states: Array, placed: NDArray[np.bool_]) -> list[Milestone]:
+        """Return the milestones of one episode: object within reach, lifted, at its place, and success.
+
+        Args:
+            states: states of the episode, ``(T + 1, nstate)``.
+            placed: whether the object is at its place, ``(T + 1,)``.
+        """
+        thing, tool = (self.position(states, name) for name in (self.settings.object, "tool"))
+        gap, rise = np.linalg.norm(tool - thing, axis=1), thing[:, 2] - thing[0, 2]
+        reach = self.objects[self.settings.object].radius + self.hand.tip
+        nearest = 1000 * np.nanmin(gap)
+        near = f"the tool came within {nearest:.0f} mm of the object, and touches it from {1000 * reach:.0f} mm on"
+        high = f"the object rose by {1000 * np.nanmax(rise):.0f} mm; {1000 * _LIFTED:.0f} mm count as lifted"
+        last = "the object was at its place, but not at rest there with the hand open and away"
+        return [
+            Milestone(phase="grasp", passed=gap <= reach, failure="never_reached", reason=near),
+            Milestone(phase="lift", passed=rise >= _LIFTED, failure="grasp_missed", reason=high),
+            Milestone(
+                phase="place", passed=placed, failure="placed_off_target", reason="the object never was at its place"
+            ),
+            Milestone(phase="retreat", passed=self.success(states[None])[0], failure="not_released", reason=last),
         ]
 
     def left_alone(self, states: Array, name: str) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState
 from twinloop.tasks.handling import GraspSettings, HandlingTask
+from twinloop.tasks.milestones import Milestone
 from twinloop.tasks.predicates import in_disc, running_maximum
 from twinloop.tasks.reaching import heading
 from twinloop.tasks.waypoints import Waypoint, WaypointExpert
@@ -52,9 +53,7 @@ class InsertPeg(HandlingTask):
 
     def success(self, states: Array) -> NDArray[np.bool_]:
         """Return whether the peg is in the hole, with the hand open and away, for each recorded state."""
-        settings, (peg, socket) = self.settings, self._pair(states)
-        deep = self._lower_end(peg, socket) <= settings.height - settings.depth
-        return deep & in_disc(peg, socket, settings.radius) & self.left_alone(states, settings.object)
+        return self._is_inside(states) & self.left_alone(states, self.settings.object)
 
     def progress(self, states: Array) -> Array:
         """Return the largest share so far of the way to the hole's axis (three quarters) and then into it."""
@@ -78,6 +77,15 @@ class InsertPeg(HandlingTask):
         carry = Waypoint(name="carry", position=carry.position, turn=turn, seconds=0.6)
         aim = Waypoint(name="aim", position=lambda now: now.tool + above - grasp.centre(now), patience=1.0)
         return self.make_expert(initial, grasp, [carry, aim, aim, lower, *rest])
+
+    def milestones(self, states: Array) -> list[Milestone]:
+        """Return the milestones of one episode, ``(T + 1, nstate)``; see `HandlingTask.handling_milestones`."""
+        return self.handling_milestones(states, self._is_inside(states))
+
+    def _is_inside(self, states: Array) -> NDArray[np.bool_]:
+        settings, (peg, socket) = self.settings, self._pair(states)
+        deep = self._lower_end(peg, socket) <= settings.height - settings.depth
+        return deep & in_disc(peg, socket, settings.radius)
 
     def _pair(self, states: Array) -> tuple[Array, Array]:
         return self.position(states, self.settings.object), self.position(states, self.settings.socket)

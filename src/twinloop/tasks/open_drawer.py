@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from twinloop.core.errors import UnknownNameError
 from twinloop.simulate import InitialState
 from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import held_for, running_maximum
+from twinloop.tasks.predicates import held_for, occurred_before, running_maximum
 from twinloop.tasks.reaching import GraspFrame
 from twinloop.tasks.waypoints import Waypoint, WaypointExpert, set_height
 from twinloop.twin import Twin
@@ -20,6 +21,7 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 
 _AT_REST, _REST_S = 0.01, 0.2  # m/s and s: a drawer that is slower than this for so long has stopped; our choice
+_MOVED = 0.005  # m: a drawer that is open so far is held at its knob, or was pushed
 _BEYOND = 0.01  # m: the expert opens the drawer so much further than needed
 
 
@@ -48,7 +50,7 @@ class DrawerSettings:
     duration: float = 7.0
 
 
-class OpenDrawer(OwnTask):
+class OpenDrawer(MilestonePhases, OwnTask):
     """Task to open a drawer by its knob, and to let the knob go."""
 
     name = "open_drawer"
@@ -80,18 +82,39 @@ class OpenDrawer(OwnTask):
         self._offset = data.geom(settings.knob).xpos - data.body(settings.cabinet).xpos  # of the closed drawer's knob
 
     def success(self, states: Array) -> NDArray[np.bool_]:
-        """Return whether the drawer has stopped far enough out, with the hand open and away, for each state."""
+        """Return whether the drawer was pulled out, has stopped, and the hand is open and away, for each state.
+
+        Pulled means that the hand was closed at the knob while the drawer was half open: a knock does not count.
+        """
         settings, hand = self.settings, self.hand
         qpos, qvel = self._parts(states)
-        opened = (qpos[..., self._qpos] >= settings.opening) & (np.abs(qvel[..., self._qvel]) < _AT_REST)
+        opening = qpos[..., self._qpos]
         free = (qpos[..., hand.joint_qpos] - hand.closed) / (hand.open - hand.closed) > 0.5
         gap = np.linalg.norm(self.position(states, "tool") - self._knob(states), axis=-1)
+        pulled = occurred_before(~free & (gap <= settings.away) & (opening >= 0.5 * settings.opening))
+        opened = pulled & (opening >= settings.opening) & (np.abs(qvel[..., self._qvel]) < _AT_REST)
         return held_for(opened & free & (gap > settings.away), max(1, round(_REST_S * self.twin.control_hz)))
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the needed opening so far."""
         share = running_maximum(np.nan_to_num(self._parts(states)[0][..., self._qpos]) / self.settings.opening)
         return np.where(self.success(states), 1.0, 0.95 * share)
+
+    def milestones(self, states: Array) -> list[Milestone]:
+        """Return the milestones of one episode, ``(T + 1, nstate)``: hand at the knob, drawer moves, open, let go."""
+        settings, opening = self.settings, self._parts(states)[0][:, self._qpos]
+        gap = np.linalg.norm(self.position(states, "tool") - self._knob(states), axis=1)
+        near = f"the tool came within {1000 * np.nanmin(gap):.0f} mm of the knob"
+        most = (
+            f"the drawer opened by {1000 * np.nanmax(opening):.0f} mm; {1000 * settings.opening:.0f} mm are asked for"
+        )
+        last = "the drawer was open, but not at rest with the hand open and away from the knob"
+        return [
+            Milestone(phase="grasp", passed=gap <= settings.away, failure="never_reached", reason=near),
+            Milestone(phase="transport", passed=opening > _MOVED, failure="grasp_missed", reason=most),
+            Milestone(phase="release", passed=opening >= settings.opening, failure="timeout", reason=most),
+            Milestone(phase="retreat", passed=self.success(states[None])[0], failure="not_released", reason=last),
+        ]
 
     @property
     def environment_names(self) -> tuple[str, ...]:

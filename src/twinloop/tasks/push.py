@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState
+from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import held_for, in_disc, running_maximum
 from twinloop.tasks.reaching import BearingFrame
@@ -22,6 +23,7 @@ _REST_S = 0.2  # s for which the object must stay on the target; our choice
 # through object and target during a push, and how far a push aims beyond the place of contact.
 _ABOVE, _ASIDE, _AHEAD = 0.25, 0.3, 0.8
 _FAST, _PUSHING = 1.5, 0.5  # paces
+_MOVED = 0.005  # m: an object that has moved so far was touched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class PushSettings:
     duration: float = 10.0
 
 
-class Push(OwnTask):
+class Push(MilestonePhases, OwnTask):
     """Task to push an object to a target, until it stays there."""
 
     name = "push"
@@ -73,6 +75,19 @@ class Push(OwnTask):
         away = np.linalg.norm((thing - target)[..., :2], axis=-1) - self.settings.radius
         covered = running_maximum(1.0 - away / np.maximum(away[:, :1], self.settings.radius))
         return np.where(self.success(states), 1.0, np.nan_to_num(covered))
+
+    def milestones(self, states: Array) -> list[Milestone]:
+        """Return the milestones of one episode, ``(T + 1, nstate)``: object touched, and on the target."""
+        thing, target = self._pair(states)
+        way = np.linalg.norm((thing - thing[0])[:, :2], axis=1)
+        left = float(np.linalg.norm((thing - target)[-1, :2]))
+        ended = (
+            f"the object ended {1000 * left:.0f} mm from the target; {1000 * self.settings.radius:.0f} mm are enough"
+        )
+        return [
+            Milestone(phase="transport", passed=way > _MOVED, failure="never_reached", reason="the object never moved"),
+            Milestone(phase="retreat", passed=self.success(states[None])[0], failure="placed_off_target", reason=ended),
+        ]
 
     def rules(self, initial: InitialState) -> list[Rule]:
         """Return the rules: above the place behind the object, down, along the line to the target, then up."""

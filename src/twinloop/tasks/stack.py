@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState
 from twinloop.tasks.handling import GraspSettings, HandlingTask
+from twinloop.tasks.milestones import Milestone
 from twinloop.tasks.predicates import in_disc, running_maximum
 from twinloop.tasks.waypoints import ToolState, WaypointExpert
 from twinloop.twin import Twin
@@ -48,9 +49,7 @@ class Stack(HandlingTask):
 
     def success(self, states: Array) -> NDArray[np.bool_]:
         """Return whether the object rests on the base, with the hand open and away, for each recorded state."""
-        settings, (thing, base) = self.settings, self._pair(states)
-        level = np.abs(thing[..., 2] - base[..., 2] - self._above) <= settings.tolerance
-        return level & in_disc(thing, base, settings.radius) & self.left_alone(states, settings.object)
+        return self._is_above(states) & self.left_alone(states, self.settings.object)
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the object's initial distance from its place that was covered so far."""
@@ -67,6 +66,15 @@ class Stack(HandlingTask):
             return now.body(row) + np.array([0.0, 0.0, self._above + _DROP])
 
         return self.make_expert(initial, grasp, self.put(grasp, place))
+
+    def milestones(self, states: Array) -> list[Milestone]:
+        """Return the milestones of one episode, ``(T + 1, nstate)``; see `HandlingTask.handling_milestones`."""
+        return self.handling_milestones(states, self._is_above(states))
+
+    def _is_above(self, states: Array) -> NDArray[np.bool_]:
+        thing, base = self._pair(states)
+        level = np.abs(thing[..., 2] - base[..., 2] - self._above) <= self.settings.tolerance
+        return level & in_disc(thing, base, self.settings.radius)
 
     def _pair(self, states: Array) -> tuple[Array, Array]:
         return self.position(states, self.settings.object), self.position(states, self.settings.base)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from twinloop.checks.task import ExpertTrials, check_task
+from twinloop.checks.task import TaskTrials, check_task
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 from twinloop.stats.proportion import wilson
@@ -169,20 +169,28 @@ def _check(task: Task, twin: Twin, episodes: int, seed: int, console: Console) -
     console.print(f"A policy may observe: {', '.join(names) or 'no object, only joints and images'}.", soft_wrap=True)
     for row in trials:
         console.print(_describe(row), soft_wrap=True)
+    actors = dict.fromkeys(row.actor for row in trials)
     return {
         "twin": twin.name,
         "environment": list(names),
-        "expert": {row.kind: {"successes": row.successes, "episodes": row.episodes, "invalid": row.invalid,
-                              "rate": wilson(row.successes, row.episodes).to_json()} for row in trials},
-    }  # fmt: skip
+        **{actor: {row.kind: _to_json(row) for row in trials if row.actor == actor} for actor in actors},
+    }
 
 
-def _describe(row: ExpertTrials) -> str:
+def _to_json(row: TaskTrials) -> dict[str, Any]:
+    rate = wilson(row.successes, row.episodes).to_json()
+    return {"successes": row.successes, "episodes": row.episodes, "invalid": row.invalid, "rate": rate}
+
+
+_WHO = {"expert": "The expert", "still": "A policy that does nothing", "random": "A policy with random commands"}
+
+
+def _describe(row: TaskTrials) -> str:
     rate = wilson(row.successes, row.episodes)
     worlds = "nominal worlds" if row.kind == "nominal" else "worlds with the default randomization"
     invalid = f", {row.invalid} invalid" if row.invalid else ""
     return (
-        f"The expert succeeds in {row.successes} of {row.episodes} {worlds}{invalid} "
+        f"{_WHO[row.actor]} succeeds in {row.successes} of {row.episodes} {worlds}{invalid} "
         f"(95 % interval {100 * rate.low:.0f} to {100 * rate.high:.0f} %)."
     )
 
