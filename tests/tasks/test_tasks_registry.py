@@ -7,6 +7,7 @@ import pytest
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.tasks import Task, open_task, task_names
 from twinloop.twin import load_twin
+from twinloop.twin.load import builtin_names, library_names, read_spec
 
 OWN = '''
 from twinloop.tasks.pick_and_place import PickAndPlace
@@ -39,9 +40,10 @@ def own(tmp_path):
     return path
 
 
-def test_built_in_tasks_are_tasks(twin):
+def test_built_in_tasks_are_tasks_of_a_built_in_twin():
+    specs = {twin: read_spec(twin) for twin in (*builtin_names(), *library_names())}
     for name in task_names():
-        task = open_task(name, twin)
+        task = open_task(name, load_twin(next(twin for twin, spec in specs.items() if name in spec.task)))
         assert isinstance(task, Task)
         assert task.name == name
 

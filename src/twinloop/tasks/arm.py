@@ -172,17 +172,23 @@ class Arm:
         servo: nominal servos of the chain's joints.
     """
 
-    def __init__(self, twin: Twin) -> None:
+    def __init__(self, twin: Twin, hand: str = "") -> None:
         """Read the arm of a twin.
+
+        Args:
+            twin: the twin.
+            hand: name of the arm's hand in ``robot.hands``; by default the robot's main hand.
 
         Raises:
             InputError: If the robot names no tool site or has no position servos.
+            UnknownNameError: If the robot has no such hand.
         """
-        if twin.robot.tcp is None:
+        tool = twin.robot.find_hand(hand).tcp
+        if tool is None:
             raise InputError(f"The robot of {twin.name} names no tool site. Add `robot.tcp` to its YAML.")
         self.twin = twin
         self.home, self.home_command = twin.home()
-        self.chain = Chain(twin.model, twin.robot.tcp, self.home)
+        self.chain = Chain(twin.model, tool, self.home)
         self.home_position = self.chain.pose(self.home[None, self.chain.qpos]).position[0]
         self.servo = ServoModel.of(twin, self.chain)
 

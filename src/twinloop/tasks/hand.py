@@ -45,44 +45,51 @@ class GripperHand:
     closed: float
 
     @classmethod
-    def of(cls, twin: Twin) -> GripperHand:
+    def of(cls, twin: Twin, hand: str = "") -> GripperHand:
         """Return the gripper of a twin's robot, measured in its model.
+
+        Args:
+            twin: the twin.
+            hand: name of the hand in ``robot.hands``; by default the robot's main hand.
 
         Raises:
             InputError: If the robot names no tool site or gripper, or its home pose does not point the hand down.
+            UnknownNameError: If the robot has no such hand.
         """
         robot, model = twin.robot, twin.model
-        if robot.tcp is None or robot.gripper is None:
+        spec = robot.find_hand(hand)
+        tool, gripper = spec.tcp, spec.gripper
+        if tool is None or gripper is None:
             raise InputError(f"The YAML of the twin {twin.name} does not name {robot.missing_for_grasp}. Add it.")
-        joint = model.joint(robot.gripper.joint)
+        joint = model.joint(gripper.joint)
         data = mujoco.MjData(model)
         data.qpos[:], _ = twin.home()
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
-        frame = data.site(robot.tcp).xmat.reshape(3, 3).copy()
+        frame = data.site(tool).xmat.reshape(3, 3).copy()
         approach = _nearest_axis(_DOWN @ frame)
         if approach[1] * (_DOWN @ frame)[approach[0]] < _POINTS_DOWN:
             raise InputError(
-                f"The home pose of {twin.name} does not point the hand {robot.tcp!r} down, but a grasp from above "
+                f"The home pose of {twin.name} does not point the hand {tool!r} down, but a grasp from above "
                 "starts with the hand down. Change the keyframe `home`."
             )
         motion = np.zeros((3, model.nv))
         mujoco.mj_jacBodyCom(model, data, motion, None, int(model.jnt_bodyid[joint.id]))
-        towards = np.sign(robot.gripper.open - robot.gripper.closed) * motion[:, joint.dofadr[0]] @ frame
+        towards = np.sign(gripper.open - gripper.closed) * motion[:, joint.dofadr[0]] @ frame
         towards[approach[0]] = 0.0
         return cls(
             approach=approach,
             opening=_nearest_axis(towards),
             tip=max(
-                _reach_below_tool(model, data, robot.tcp, int(joint.qposadr[0]), value)
-                for value in (robot.gripper.open, robot.gripper.closed)
+                _reach_below_tool(model, data, tool, int(joint.qposadr[0]), value)
+                for value in (gripper.open, gripper.closed)
             ),
             one_sided=not _is_coupled(model, joint.id),
             joint_qpos=int(joint.qposadr[0]),
             joint_dof=int(joint.dofadr[0]),
-            actuator=robot.joints.index(robot.gripper.joint),
-            open=robot.gripper.open,
-            closed=robot.gripper.closed,
+            actuator=robot.joints.index(gripper.joint),
+            open=gripper.open,
+            closed=gripper.closed,
         )
 
 

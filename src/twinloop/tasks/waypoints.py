@@ -74,6 +74,8 @@ class Waypoint:
         seconds: shortest duration of the motion.
         patience: longest wait for the tool to arrive after the motion, in s.
         pace: speed relative to the usual one, in which a motion across the arm's reach takes 1.25 s.
+        until: condition ``(nworld,)`` on the present state, before which the motion does not end; None for none. It can
+            wait for another arm.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Waypoint:
     seconds: float = 0.5
     patience: float = 0.4
     pace: float = 1.0
+    until: Callable[[ToolState], NDArray[np.bool_]] | None = None
 
 
 class WaypointExpert:
@@ -213,6 +216,7 @@ class WaypointExpert:
         xp = self._xp
         late = self._elapsed - self._duration
         done = (late >= 0.0) & ((miss < _ARRIVED) | (late >= xp.take(self._patience, self._phase)))
+        done = self._hold_back(done, qpos)
         done = (done & (self._phase < len(self._waypoints) - 1)) | (self._phase < 0)
         if self._arrays.on_host and not xp.any(done):  # on a device this test would wait for the result
             return
@@ -228,6 +232,14 @@ class WaypointExpert:
         self._start = xp.where(done[:, None], start, self._start)
         self._goal = xp.where(done[:, None], goal, self._goal)
         self._turns = xp.where(done[:, None], xp.stack([turned, turn], axis=1), self._turns)
+
+    def _hold_back(self, done: NDArray[np.bool_], qpos: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return ``done`` without the worlds whose waypoint waits for a condition that does not hold yet."""
+        for number, waypoint in enumerate(self._waypoints):
+            if waypoint.until is not None:
+                now = ToolState(qpos=qpos, tool=self._planned.position, turn=self._turns[:, 1])
+                done = done & ((self._phase != number) | waypoint.until(now))
+        return done
 
     def _phase_goals(self, now: ToolState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the tool's position ``(nworld, 3)`` and turn ``(nworld,)`` at the end of each world's phase."""

@@ -429,21 +429,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     _check_sensors(spec, devices, model, where)
     declared = declared_params(spec, scene=scene.param_specs() if scene else (), sensors=sensor_params(devices))
     params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))
-    unused = {
-        "remove": spec.remove,
-        "attach": spec.attach,
-        "visuals": spec.visuals,
-        "scene": scene,
-        "sensors": devices,
-        "residual": spec.residual,
-    }
-    excluded = {"classes", "install", *(key for key, value in unused.items() if not value)}
-    stored_spec = spec.model_dump(mode="json", by_alias=True, exclude=excluded)
-    for attached in stored_spec.get("attach", []):  # which keeps the hashes of twins made before these keys existed
-        for key, default in (("position", [0.0, 0.0, 0.0]), ("yaw", 0.0)):
-            if attached[key] == default:
-                del attached[key]
-    content = [stored_spec, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
+    content = [_stored_content(spec, scene, devices), mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
     content += [device.model_dump(mode="json") for device in devices.values()]
     return Twin(
         spec=spec,
@@ -455,6 +441,30 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         scene=scene,
         devices=devices,
     )
+
+
+def _stored_content(spec: TwinSpec, scene: SceneSlots | None, devices: Mapping[str, SensingDevice]) -> dict[str, Any]:
+    """Return the content of a twin's YAML that enters its hash.
+
+    Keys without a value are left out, so that a new key of the format does not change the hashes of twins without it.
+    """
+    unused = {
+        "remove": spec.remove,
+        "attach": spec.attach,
+        "visuals": spec.visuals,
+        "scene": scene,
+        "sensors": devices,
+        "residual": spec.residual,
+    }
+    excluded = {"classes", "install", *(key for key, value in unused.items() if not value)}
+    stored = spec.model_dump(mode="json", by_alias=True, exclude=excluded)
+    for attached in stored.get("attach", []):
+        for key, default in (("position", [0.0, 0.0, 0.0]), ("yaw", 0.0)):
+            if attached[key] == default:
+                del attached[key]
+    if spec.robot and not spec.robot.hands:
+        del stored["robot"]["hands"]
+    return stored
 
 
 def _build_scene(mjspec: mujoco.MjSpec, spec: TwinSpec, folder: Path, where: str) -> SceneLayout | None:
@@ -552,7 +562,8 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
     wanted = [("joint", model.njnt, model.joint, robot.joints if robot else [])]
     wanted += [("actuator", model.nactuator, model.actuator, robot.actuator_names if robot else [])]
     wanted += [("camera", model.ncam, model.camera, spec.cameras), ("body", model.nbody, model.body, spec.objects)]
-    sites = [robot.tcp] if robot and robot.tcp else []
+    hands = [robot.find_hand(), *robot.hands.values()] if robot else []
+    sites = [hand.tcp for hand in hands if hand.tcp]
     wanted += [("site", model.nsite, model.site, sites)]
     for kind, count, accessor, names in wanted:
         existing = [accessor(i).name for i in range(count)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from twinloop.core.errors import InputError, nearest_names
+from twinloop.core.errors import InputError, UnknownNameError, nearest_names
 from twinloop.core.units import CommandKind
 from twinloop.twin.quantities import find_kind
 from twinloop.twin.residual_spec import ResidualSpec
@@ -38,6 +38,18 @@ class GripperSpec(_Strict):
     joint: str
     open: float
     closed: float
+
+
+class HandSpec(_Strict):
+    """Hand of a robot.
+
+    Attributes:
+        tcp: Name of the site at its tool centre point.
+        gripper: Joint and commands of its gripper.
+    """
+
+    tcp: str | None = None
+    gripper: GripperSpec | None = None
 
 
 class GearSpec(_Strict):
@@ -76,6 +88,7 @@ class RobotSpec(_Strict):
             direct coupling.
         tcp: Name of the site at the tool centre point.
         gripper: Joint and commands of the gripper.
+        hands: Further hands of a robot with several arms, by name.
     """
 
     type: str
@@ -88,6 +101,19 @@ class RobotSpec(_Strict):
     gears: GearSpec | None = None
     tcp: str | None = None
     gripper: GripperSpec | None = None
+    hands: dict[str, HandSpec] = {}
+
+    def find_hand(self, name: str = "") -> HandSpec:
+        """Return the hand with a name, or the robot's main hand.
+
+        Raises:
+            UnknownNameError: If the robot has no such hand.
+        """
+        if not name:
+            return HandSpec(tcp=self.tcp, gripper=self.gripper)
+        if name not in self.hands:
+            raise UnknownNameError("hand", name, self.hands, where=f"robot.hands of {self.type}")
+        return self.hands[name]
 
     @property
     def missing_for_grasp(self) -> str:
