@@ -100,6 +100,9 @@ class WaypointExpert:
         hand: the gripper; by default that of the twin. Without one, commands of the gripper are ignored.
         arrays: library of the arrays in `simulation.qpos` and in the returned commands, for example NumPy.
 
+    Attributes:
+        driven: indices of the commands that the expert sets; it keeps the others.
+
     Raises:
         InputError: If there are no waypoints, or the gripper cannot be used; see `GripperHand.of`.
     """
@@ -134,16 +137,16 @@ class WaypointExpert:
             there(np.array([getattr(waypoint, name) for waypoint in self._waypoints]) * factor)
             for name, factor in (("seconds", hz), ("patience", hz), ("pace", 1.0))
         )
-        self._driven = self._arm.servo.actuators
+        self.driven = self._arm.servo.actuators
         if self._hand is not None:
             self._finger_step = abs(self._hand.open - self._hand.closed) / (_STROKE_TIME * hz)
             self._fingers = there(np.array(_finger_commands(self._waypoints, self._hand, self._arm.home_command)))
-            self._driven = np.array([*self._driven, self._hand.actuator])
+            self.driven = np.array([*self.driven, self._hand.actuator])
 
     def _begin(self, initial: InitialState) -> None:
         arm, chain, there, n = self._arm, self._arm.chain, self._arrays.asarray, initial.nworld
         self._command = there(initial.command)
-        self._columns = there(column_order(initial.command.shape[1], self._driven))
+        self._columns = there(column_order(initial.command.shape[1], self.driven))
         self._reference = there(initial.qpos[:, chain.qpos])
         self._planned = chain.pose(self._reference)
         self._tracker = ServoTracker(
