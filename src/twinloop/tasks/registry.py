@@ -17,6 +17,7 @@ TASKS: Registry[Callable[[Twin], Task]] = Registry(
         "insert_peg": "twinloop.tasks.insert_peg:InsertPeg",
         "open_drawer": "twinloop.tasks.open_drawer:OpenDrawer",
         "pick_and_place": "twinloop.tasks.pick_and_place:PickAndPlace",
+        "press": "twinloop.tasks.press:Press",
         "push": "twinloop.tasks.push:Push",
         "stack": "twinloop.tasks.stack:Stack",
         "reach_moving": "twinloop.tasks.reach_moving:ReachMoving",

@@ -400,6 +400,8 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         UnknownNameError: If the model lacks an element that the YAML names.
     """
     mjspec = _read_model(model_path)
+    if spec.integrator:
+        mjspec.option.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{spec.integrator.upper()}")
     if spec.remove:
         _remove_bodies(mjspec, spec.remove, model_path, where)
     for attached in spec.attach:
@@ -449,6 +451,7 @@ def _stored_content(spec: TwinSpec, scene: SceneSlots | None, devices: Mapping[s
     Keys without a value are left out, so that a new key of the format does not change the hashes of twins without it.
     """
     unused = {
+        "integrator": spec.integrator,
         "remove": spec.remove,
         "attach": spec.attach,
         "visuals": spec.visuals,

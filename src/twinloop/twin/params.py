@@ -120,7 +120,7 @@ def expand_params(
         InputError: If an object lacks the quantity, or if two parameters would write the same model field.
         BoundsError: If a nominal value or range is outside the bounds, or if the bounds are impossible.
     """
-    params: dict[str, Param] = {}
+    declared: dict[str, tuple[Quantity, str, ParamSpec]] = {}
     given = nominals or {}
     for spec in specs:
         family, target, quantity_name = split_path(spec.name)
@@ -136,14 +136,16 @@ def expand_params(
         ]
         if not chosen and "*" not in target:
             _raise_missing_quantity(model, kinds, target, where=f"{where} ({spec.name})")
-        for kind, name in chosen:
-            _check_nominal(model, kind, name, spec, where)
-            _check_bounds(kind, name, spec, where)
-            param = _make_param(model, kind, name, spec, given)
-            param.check(param.nominal, where=f"{where} (nominal)")
-            if param.default_range is not None:
-                param.check(param.absolute(param.default_range, param.op), where=f"{where} (range)")
-            params[param.name] = param
+        declared |= {kind.path(name): (kind, name, spec) for kind, name in chosen}
+    params: dict[str, Param] = {}
+    for kind, name, spec in declared.values():
+        _check_nominal(model, kind, name, spec, where)
+        _check_bounds(kind, name, spec, where)
+        param = _make_param(model, kind, name, spec, given)
+        param.check(param.nominal, where=f"{where} (nominal)")
+        if param.default_range is not None:
+            param.check(param.absolute(param.default_range, param.op), where=f"{where} (range)")
+        params[param.name] = param
     _check_single_writer(model, params.values(), where)
     return params
 

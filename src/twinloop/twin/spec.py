@@ -236,6 +236,7 @@ class TwinSpec(_Strict):
             names are left out, too.
         attach: Other models that are added to it, in this order.
         visuals: Model whose visible geoms are shown instead of the twin's own; None for the twin's own.
+        integrator: MuJoCo's integrator that replaces the one of the model; None for the model's own.
         control_hz: Control rate in commands per second.
         substeps: Physics steps per command.
         robot: Joints, actuators and servos of the robot; None for a twin without a robot.
@@ -258,6 +259,7 @@ class TwinSpec(_Strict):
     remove: list[str] = []
     attach: list[AttachSpec] = []
     visuals: VisualsSpec | None = None
+    integrator: Literal["Euler", "RK4", "implicit", "implicitfast", "discrete"] | None = None
     control_hz: float = Field(ge=MIN_CONTROL_HZ, le=MAX_STEPS_PER_SECOND, allow_inf_nan=False)
     substeps: int = Field(gt=0, le=MAX_STEPS_PER_SECOND)
     robot: RobotSpec | None = None
