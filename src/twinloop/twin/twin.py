@@ -185,8 +185,11 @@ class Twin:
         """
         model, leaders = self.model, {self.model.joint(name).id for name in self.robot.joints}
         for row in np.flatnonzero((model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)) & model.eq_active0.astype(bool)):
-            if model.eq_obj2id[row] in leaders and model.eq_obj1id[row] not in leaders:
+            first, second = int(model.eq_obj1id[row]), int(model.eq_obj2id[row])
+            if second in leaders and first not in leaders:
                 move_coupled_joint(model, int(row), qpos, qvel)
+            elif first in leaders and second >= 0 and second not in leaders:
+                _move_leading_joint(model, int(row), qpos, qvel)
 
     @cached_property
     def units(self) -> UnitMap:
@@ -370,3 +373,18 @@ def move_coupled_joint(model: mujoco.MjModel, row: int, qpos: NDArray[np.float64
     moved = qpos[..., of] - model.qpos0[of]
     qpos[..., at] = model.qpos0[at] + curve(moved)
     qvel[..., model.jnt_dofadr[follower]] = curve.deriv()(moved) * qvel[..., model.jnt_dofadr[leader]]
+
+
+def _move_leading_joint(model: mujoco.MjModel, row: int, qpos: NDArray[np.float64], qvel: NDArray[np.float64]) -> None:
+    """Set the second joint of a linear coupling to the state that belongs to that of its first joint, in place.
+
+    Some models drive the first joint of the equality, and the second one then follows. Other couplings are left alone.
+    """
+    driven, follower = model.eq_obj1id[row], model.eq_obj2id[row]
+    offset, slope, *curved = model.eq_data[row, :5]
+    if slope == 0.0 or any(curved):
+        return
+    moved = qpos[..., model.jnt_qposadr[driven]] - model.qpos0[model.jnt_qposadr[driven]]
+    at = model.jnt_qposadr[follower]
+    qpos[..., at] = model.qpos0[at] + (moved - offset) / slope
+    qvel[..., model.jnt_dofadr[follower]] = qvel[..., model.jnt_dofadr[driven]] / slope
