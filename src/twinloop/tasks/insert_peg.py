@@ -18,6 +18,7 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 
 _QUARTER = np.pi / 2  # rad: a square peg fits every quarter turn
+_SETTLE = 8.0  # times the servos' lag plus a control step in which the tool comes to rest before the peg is lowered
 _DROP = 0.002  # m: the peg is let go at this height above the table
 _CLEAR = 0.008  # m between the peg's lower end and the socket before it is lowered
 
@@ -75,7 +76,8 @@ class InsertPeg(HandlingTask):
         carry, lower, *rest = self.put(grasp, inside)
         turn = grasp.frame.alignment_turn(foot, yaw, _QUARTER)
         carry = Waypoint(name="carry", position=carry.position, turn=turn, seconds=0.6)
-        aim = Waypoint(name="aim", position=lambda now: now.tool + above - grasp.centre(now), patience=1.0)
+        still = _SETTLE * (1.0 + float(self.arm.servo.lag.max())) / self.twin.control_hz
+        aim = Waypoint(name="aim", position=lambda now: now.tool + above - grasp.centre(now), seconds=still)
         return self.make_expert(initial, grasp, [carry, aim, aim, lower, *rest])
 
     def milestones(self, states: Array) -> list[Milestone]:

@@ -143,6 +143,7 @@ def _list_sources(path: Path) -> list[Path]:
     merged, folder = _merge_base(load_yaml(path), path)
     if not isinstance(merged, dict):
         return files
+    files += _list_part_files(files)
     spec = parse_spec({"params": [], **merged}, where=str(path))
     shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
     named = [file for shape in shapes for file in shape.files]
@@ -193,6 +194,7 @@ def list_twin_files(reference: str | Path) -> list[Path]:
         if not base or base in TWINS.builtin or base.startswith(_INSTALLED) or not below.is_file():
             break
         yamls.append(below)
+    yamls += [absolute_path(file) for file in _list_part_files(yamls)]
     shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
     named = [file for shape in shapes for file in shape.files]
     named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
@@ -246,7 +248,10 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
     Returns:
         The merged content, and the folder of the model file.
     """
-    if not isinstance(value, dict) or "base" not in value:
+    if not isinstance(value, dict):
+        return value, path.parent
+    value = _open_parts(value, path)
+    if "base" not in value:
         return value, path.parent
     own = {key: item for key, item in value.items() if key != "base"}
     base = str(value["base"])
@@ -256,11 +261,7 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         raise InputError(
             f"{path}: base: {base} is based on itself, directly or through other twins. Name another twin."
         )
-    if file.suffix in MODEL_SUFFIXES:
-        described = _describe_model(file, file.stem).model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        below, folder = described, file.parent
-    else:
-        below, folder = _merge_base(load_yaml(file), file, above)
+    below, folder = _read_base(file, above)
     added = own.pop("params", None) or []
     if not isinstance(below, dict):
         raise InputError(f"{path}: base: {file} is not the YAML file of a twin. Name another twin.")
@@ -268,19 +269,71 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         raise InputError(
             f"{path}: params must be a list of lines `- {{name: PATH, range: [low, high]}}`; given {added!r:.60}."
         )
-    merged = {**below, **own}
+    if isinstance(own.get("remove"), list):
+        below = _leave_out(below, [str(name) for name in own["remove"]])
+    merged = {**below, **own, "params": [*below.get("params", []), *added]}
     for key in ("attach", "remove"):
         if isinstance(own.get(key), list) and isinstance(below.get(key), list):
             merged[key] = [*below[key], *own[key]]
-    removed = [str(name) for name in own.get("remove") or []] if isinstance(own.get("remove"), list) else []
-    kept = [row for row in below.get("params", []) if not set(str(row.get("name", "")).split("/")[1:2]) & set(removed)]
-    merged["params"] = [*kept, *added]
-    if removed and "objects" not in own:
-        merged["objects"] = [name for name in below.get("objects", []) if name not in removed]
     if isinstance(own.get("sensors"), dict):
         together = {**(below.get("sensors") or {}), **own["sensors"]}
         merged["sensors"] = {name: sensor for name, sensor in together.items() if sensor is not None}
     return merged, path.parent if "model" in own else folder
+
+
+def _read_base(file: Path, above: tuple[Path, ...]) -> tuple[Any, Path]:
+    """Return the content of a base, merged with its own bases, and the folder of its model file."""
+    if file.suffix in MODEL_SUFFIXES:
+        described = _describe_model(file, file.stem).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return described, file.parent
+    return _merge_base(load_yaml(file), file, above)
+
+
+def _leave_out(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the content of a base without the parameters and objects of removed bodies."""
+    gone = set(names)
+    params = [row for row in content.get("params", []) if not gone & set(str(row.get("name", "")).split("/")[1:2])]
+    return {**content, "params": params, "objects": [one for one in content.get("objects", []) if one not in gone]}
+
+
+def _open_parts(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of a twin YAML in which each attached YAML file is replaced by its model and parameters.
+
+    The parameters of the twin replace those of its parts.
+
+    Args:
+        value: Content of the twin YAML.
+        path: Path of the twin YAML.
+    """
+    found, attached, params = _list_parts(value, path), list[Any](), list[Any]()
+    if all(file is None for _, file in found):
+        return value
+    for one, file in found:
+        if file is None:
+            attached.append(one)
+            continue
+        part = load_yaml(file)
+        if not isinstance(part, dict) or not isinstance(part.get("model"), str) or set(part) - {"model", "params"}:
+            raise InputError(
+                f"{path}: attach {file}: such a file has a model and params. Change it, or name the model."
+            )
+        attached.append({**one, "model": (Path(one["model"]).parent / part["model"]).as_posix()})
+        params += part.get("params") or []
+    return {**value, "attach": attached, "params": [*params, *(value.get("params") or [])]}
+
+
+def _list_parts(value: Any, path: Path) -> list[tuple[Any, Path | None]]:
+    """Return the entries under ``attach`` in a twin YAML, each with its path if it is a YAML file itself."""
+    entries = value.get("attach") if isinstance(value, dict) else None
+    entries = entries if isinstance(entries, list) else []
+    models = [(one, str(one.get("model", "")) if isinstance(one, dict) else "") for one in entries]
+    return [(one, path.parent / model if model.endswith(".yaml") else None) for one, model in models]
+
+
+def _list_part_files(files: Sequence[Path]) -> list[Path]:
+    """Return the YAML files that the twin YAMLs among some files attach."""
+    yamls = [file for file in files if file.suffix not in MODEL_SUFFIXES and file.is_file()]
+    return [part for file in yamls for _, part in _list_parts(load_yaml(file), file) if part is not None]
 
 
 def _find_base(base: str, path: Path) -> Path:
@@ -402,10 +455,10 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     mjspec = _read_model(model_path)
     if spec.integrator:
         mjspec.option.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{spec.integrator.upper()}")
-    if spec.remove:
-        _remove_bodies(mjspec, spec.remove, model_path, where)
     for attached in spec.attach:
         _attach_model(mjspec, attached, _find_model(attached.model, folder or model_path.parent), where)
+    if spec.remove:
+        _remove_bodies(mjspec, spec.remove, model_path, where)
     if spec.visuals:
         shown = _read_model(_find_model(spec.visuals.model, folder or model_path.parent))
         replace_visuals(mjspec, _compile(mjspec, model_path), shown, spec.visuals.bodies, where=where)
