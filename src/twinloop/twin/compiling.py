@@ -16,6 +16,7 @@ from twinloop.core.engine_faults import ENGINES, SOLVERS, EngineFault, SolverSet
 from twinloop.core.errors import InputError
 from twinloop.twin.params import split_path
 from twinloop.twin.quantities.bodies import PAYLOAD
+from twinloop.twin.quantities.soft import YOUNG
 from twinloop.twin.spec import ParamSpec
 
 
@@ -23,7 +24,8 @@ def prepare_spec(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
     """Change a model specification in place so that the declared parameters can vary after it is compiled.
 
     For bodies with a variable centre of mass, ``simple`` is set to false, because MuJoCo refuses another centre of mass
-    of a body that it compiled as simple. Links with a payload parameter get a massless body for the payload.
+    of a body that it compiled as simple. Links with a payload parameter get a massless body for the payload. The
+    Young's modulus of each flex is stored in the model (see `quantities.soft`).
 
     Args:
         mjspec: Model specification, not yet compiled.
@@ -33,6 +35,18 @@ def prepare_spec(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
     moved = ("com/", "log_cholesky/")
     _make_centres_of_mass_variable(mjspec, [target for _, target, quantity in declared if quantity.startswith(moved)])
     _add_payload_bodies(mjspec, [target for _, target, quantity in declared if quantity == "payload"])
+    _store_moduli(mjspec)
+
+
+def _store_moduli(mjspec: mujoco.MjSpec) -> None:
+    """Store the Young's modulus of each flex as a custom number, because a compiled model does not contain it."""
+    stored = {number.name: number for number in mjspec.numerics}
+    for flex in mjspec.flexes:
+        name = YOUNG.format(flex.name)
+        if name in stored:
+            stored[name].data = [flex.young]
+        elif flex.young > 0.0:
+            mjspec.add_numeric(name=name, size=1, data=[flex.young])
 
 
 def _make_centres_of_mass_variable(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
