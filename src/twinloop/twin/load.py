@@ -345,8 +345,12 @@ def _describe_model(path: Path, name: str) -> TwinSpec:
         substeps=max(1, round(1.0 / (timestep * control_hz))),
         robot=robot,
         objects=[],
-        params=[ParamSpec(**row) for row in generic_params()],
+        params=[ParamSpec(**row) for row in [*generic_params(), *(_SOFT_PARAMS if model.nflex else ())]],
     )
+
+
+# Parameters of a bare model with soft bodies. A list of its own keeps the hashes of all other twins.
+_SOFT_PARAMS = [{"name": f"soft/*/{quantity}"} for quantity in ("young", "damping", "mass", "friction/slide")]
 
 
 def generic_params() -> list[dict[str, Any]]:

@@ -92,6 +92,13 @@ def model_field(model: mujoco.MjModel, field: str) -> NDArray:
     return np.asarray(getattr(model.opt if owner else model, name))
 
 
+def _find_rotor_rows(model: mujoco.MjModel, _name: str, field: str) -> NDArray[np.intp]:
+    return carrier_dofs(model) if field == "dof_damping" else rotor_rows(model)
+
+
+_OWN_ROWS = {ROTORS: _find_rotor_rows, SOFT: soft_rows}  # families of which one object has several rows of a field
+
+
 def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
     """Return the rows of a model field that belong to an object.
 
@@ -106,10 +113,8 @@ def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) 
     family = quantity.family
     if field.startswith("opt.") or field == "tex_data":
         return np.zeros(1, dtype=np.intp)
-    if family == SOFT:
-        return soft_rows(model, name, field)
-    if family == ROTORS:
-        return carrier_dofs(model) if field == "dof_damping" else rotor_rows(model)
+    if family in _OWN_ROWS:
+        return _OWN_ROWS[family](model, name, field)
     if quantity.quantity in ("kp", "firmware_gain") and field == "actuator_gainprm" and is_pid(model, name):
         return np.zeros(0, dtype=np.intp)  # the field is the integral gain ki
     if field.startswith("dof_"):

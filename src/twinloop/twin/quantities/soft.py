@@ -57,17 +57,24 @@ def soft_bodies(model: mujoco.MjModel, name: str = "") -> NDArray[np.intp]:
         name: Name of the flex; by default all flexes.
     """
     chosen = [find_flex(model, name)] if name else range(model.nflex)
-    return np.array(sorted({body for flex in chosen for body in _own_bodies(model, flex)}), dtype=np.intp)
+    return np.array(sorted({b for f in chosen for b in _carriers(model, f) | _twist_bodies(model, f)}), dtype=np.intp)
 
 
-def _own_bodies(model: mujoco.MjModel, flex: int) -> set[int]:
+def _carriers(model: mujoco.MjModel, flex: int) -> set[int]:
+    """Return the ids of the bodies that carry a vertex or node of a flex and nothing else."""
     vertices = _slice(model.flex_vertadr, flex, model.nflexvert)
     nodes = slice(model.flex_nodeadr[flex], model.flex_nodeadr[flex] + model.flex_nodenum[flex])
-    carriers = {*model.flex_vertbodyid[vertices].tolist(), *model.flex_nodebodyid[nodes].tolist()}
+    bodies = {*model.flex_vertbodyid[vertices].tolist(), *model.flex_nodebodyid[nodes].tolist()}
+    return {body for body in bodies if body > 0 and _is_own(model, body)}
+
+
+def _twist_bodies(model: mujoco.MjModel, flex: int) -> set[int]:
+    """Return the ids of the bodies that hold the twist angles of a rod's edges; they have inertia, but no weight."""
+    if not _is_rod(model, flex):
+        return set()
     twisted = _TWIST.format(mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_FLEX, flex))
     joints = (model.joint(i) for i in range(model.njnt) if model.jnt_type[i] == mujoco.mjtJoint.mjJNT_HINGE)
-    twists = {int(joint.bodyid[0]) for joint in joints if joint.name == twisted or _is_numbered(joint.name, twisted)}
-    return {body for body in carriers if body > 0 and _is_own(model, body)} | (twists if _is_rod(model, flex) else set())
+    return {int(joint.bodyid[0]) for joint in joints if joint.name == twisted or _is_numbered(joint.name, twisted)}
 
 
 def _is_numbered(name: str, stem: str) -> bool:
@@ -104,7 +111,9 @@ def soft_rows(model: mujoco.MjModel, name: str, field: str) -> NDArray[np.intp]:
         field: Name of the field.
     """
     flex = find_flex(model, name)
-    if field.startswith("body_"):
+    if field == "body_mass":
+        return np.array(sorted(_carriers(model, flex)), dtype=np.intp)
+    if field == "body_inertia":
         return soft_bodies(model, name)
     if field not in ("flex_stiffness", "flex_bending"):
         return np.array([flex])
@@ -121,7 +130,7 @@ def _nominal_young(model: mujoco.MjModel, name: str) -> float:
 
 
 def _nominal_mass(model: mujoco.MjModel, name: str) -> float:
-    return float(model.body_mass[soft_bodies(model, name)].sum())
+    return float(model.body_mass[soft_rows(model, name, "body_mass")].sum())
 
 
 def _explain_missing_elasticity(model: mujoco.MjModel, name: str) -> str:
