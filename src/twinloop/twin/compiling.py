@@ -104,9 +104,11 @@ def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
     unchanged.
 
     Raises:
-        InputError: If the model is too large for the settings that have no fault.
+        InputError: If the model is too large for the settings that have no fault, or if it has an elastic flex and an
+            implicit integrator.
         ValueError: If MuJoCo rejects the specification.
     """
+    _refuse_implicit_elasticity(mjspec)
     with (
         warnings.catch_warnings()
     ):  # MuJoCo's text of a model with such attachments gives the same model, see the tests
@@ -128,6 +130,20 @@ def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
     for fault in faults:
         _record_fault(mjspec, fault)
     return mjspec.compile()
+
+
+def _refuse_implicit_elasticity(mjspec: mujoco.MjSpec) -> None:
+    """Raise an error that names an elastic flex under an integrator with which MuJoCo does not compile it."""
+    integrator = {
+        int(mujoco.mjtIntegrator.mjINT_IMPLICIT): "implicit",
+        int(mujoco.mjtIntegrator.mjINT_IMPLICITFAST): "implicitfast",
+    }.get(int(mjspec.option.integrator))
+    elastic = next((flex.name for flex in mjspec.flexes if flex.young > 0.0), None)
+    if integrator and elastic is not None:
+        raise InputError(
+            f"The flex {elastic} is elastic, and the integrator {integrator} of MuJoCo does not support elasticity. "
+            'Set <option integrator="discrete"/> in the model, or "Euler" with a physics step well below 1 ms.'
+        )
 
 
 def solver_settings(model: mujoco.MjModel, *, engine: str = ENGINE) -> SolverSettings:
