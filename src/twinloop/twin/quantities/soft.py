@@ -179,7 +179,7 @@ SOFT: tuple[Quantity, ...] = (
         lacks=_explain_missing_elasticity,
         set_const=True,
         meaning="Rayleigh damping: damping matrix over stiffness matrix; a motion of angular frequency ω has the loss "
-        "factor ω times this",
+        "factor ω times this. The integrator discrete adds one physics step to it",
         cause="soft bodies",
         term="soft body damping",
         default_range=DefaultRange(
