@@ -102,7 +102,7 @@ def test_no_files_import_each_other_in_a_circle():
 # that raises a ceiling justifies the lines; a commit that gets SLACK lines below it lowers the ceiling.
 CEILINGS = {
     "catalog": 5810,
-    "checks": 1050,
+    "checks": 1155,
     "cli": 1600,
     "core": 3750,
     "curate": 5390,
@@ -128,7 +128,7 @@ CEILINGS = {
     "studio": 1990,
     "tasks": 3400,
     "train": 5935,
-    "twin": 7830,
+    "twin": 8090,
     "workflows": 17620,
 }
 SLACK = 150

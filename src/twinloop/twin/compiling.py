@@ -87,7 +87,9 @@ def _find_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> list[mujoco.MjsB
 
 ENGINE, WARP = ENGINES  # names of the Python distributions
 # One step of a model with 1,168 degrees of freedom and 2,700 constraint rows takes 22 ms with the dense Jacobian, 5
-# times as long as with the sparse Jacobian (measured). The memory (arena) below is then 0.4 GB per simulation thread.
+# times as long as with the sparse Jacobian (measured). A rope of 30 vertices takes 1.3 times as long, a cloth of 12²
+# on a box 4.3 times, a block of 5³ 1.7 times (benchmarks/speed/soft.py). The memory (arena) below is then 0.4 GB
+# per simulation thread.
 MAX_DENSE_DOFS = 1200
 # Constraint rows per degree of freedom in a dense model's memory. A cloth tied by its edges needs 6 (measured).
 _ROWS_PER_DOF = 12

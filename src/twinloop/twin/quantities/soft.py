@@ -167,7 +167,7 @@ SOFT: tuple[Quantity, ...] = (
         term="soft body stiffness",
         default_range=DefaultRange(low=0.5, high=2.0, op="scale", source=_MODULI),
         alias=Alias(name="soft_young_scale", op="scale"),
-        fit=FitDeclaration(prior=Prior(spread=0.7), rank=12, excitation=_PRESS),
+        fit=FitDeclaration(prior=Prior(spread=0.7), excitation=_PRESS),
     ),
     Quantity(
         family=FAMILY,
@@ -186,7 +186,7 @@ SOFT: tuple[Quantity, ...] = (
             low=0.001, high=0.03, source="loss factors of silicones of 0.05 to 0.2 at 1 to 10 Hz; our choice"
         ),
         alias=Alias(name="soft_damping"),
-        fit=FitDeclaration(prior=Prior(spread=0.7, relative=True, least=1e-3), rank=13, excitation=_PRESS),
+        fit=FitDeclaration(prior=Prior(spread=0.7, relative=True, least=1e-3), excitation=_PRESS),
     ),
     Quantity(
         family=FAMILY,
