@@ -29,7 +29,7 @@ def test_every_built_in_twin_is_checked_here():
 def test_built_in_twin_passes(name):
     report = run_checks(name, only=QUICK)
     assert report.passed, report.text()
-    assert {check.name for check in report.checks if check.status == "skip"} == SKIPPED[name]
+    assert {check.name for check in report.checks if check.status == "skip"} == SKIPPED[name] | {"soft bodies"}
     if report["half-step convergence"].metrics and name not in UNEVEN:
         assert report["half-step convergence"].metrics["order"] == pytest.approx(1.0, abs=0.3)
 

@@ -102,7 +102,7 @@ def test_no_files_import_each_other_in_a_circle():
 # that raises a ceiling justifies the lines; a commit that gets SLACK lines below it lowers the ceiling.
 CEILINGS = {
     "catalog": 5810,
-    "checks": 1050,
+    "checks": 1200,
     "cli": 1620,
     "core": 3750,
     "curate": 5390,
@@ -126,9 +126,9 @@ CEILINGS = {
     "simulate": 3740,
     "stats": 5840,
     "studio": 1990,
-    "tasks": 3400,
+    "tasks": 4300,
     "train": 5935,
-    "twin": 7830,
+    "twin": 8180,
     "workflows": 17740,
 }
 SLACK = 150

@@ -47,7 +47,7 @@ def check_penetration(twin: Twin) -> CheckOutcome:
 
 
 def deepest_overlap(model: mujoco.MjModel, data: mujoco.MjData, *, body: int | None = None) -> tuple[float, str]:
-    """Return the largest penetration depth of the current contacts in m, and the names of the two geoms.
+    """Return the largest penetration depth of the current contacts in m, and the names of the two geoms or soft bodies.
 
     Without a penetration, the depth is 0 and the text is empty.
 
@@ -58,13 +58,19 @@ def deepest_overlap(model: mujoco.MjModel, data: mujoco.MjData, *, body: int | N
     """
     depth, pair = 0.0, ""
     for contact in data.contact:
-        touching = (int(contact.geom1), int(contact.geom2))
-        if body is not None and all(model.geom_bodyid[geom] != body for geom in touching):
+        touching = [int(geom) for geom in contact.geom]
+        if body is not None and all(geom < 0 or model.geom_bodyid[geom] != body for geom in touching):
             continue
         if -contact.dist > depth:
             depth = float(-contact.dist)
-            pair = " and ".join(model.geom(geom).name or f"geom {geom}" for geom in touching)
+            pair = " and ".join(_shape_name(model, *ids) for ids in zip(touching, contact.flex, strict=True))
     return depth, pair
+
+
+def _shape_name(model: mujoco.MjModel, geom: int, flex: int) -> str:
+    if geom < 0:
+        return f"soft body {mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_FLEX, int(flex))}"
+    return model.geom(geom).name or f"geom {geom}"
 
 
 def _arrays(model: mujoco.MjModel) -> list[str]:
@@ -218,7 +224,8 @@ def _measure_slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float
 def _is_held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
     """Return whether the object touches the robot and nothing else."""
     robot = model.body_rootid[model.site_bodyid[hand.site]]
-    bodies = model.geom_bodyid[data.contact.geom[: data.ncon]]
+    geoms = data.contact.geom[: data.ncon]
+    bodies = model.geom_bodyid[geoms[(geoms >= 0).all(axis=1)]]  # soft bodies have the index -1
     touching = bodies[(bodies == hand.body).any(axis=1)]
     others = touching[touching != hand.body]
     return len(others) > 0 and bool((model.body_rootid[others] == robot).all())

@@ -16,6 +16,7 @@ CHECKS: Registry[Callable[[Twin], CheckOutcome]] = Registry(
         "compiles": "twinloop.checks.grasp:check_compiles",
         "ranges vary": "twinloop.checks.corners:check_ranges",
         "solver agrees with dense": "twinloop.checks.stability:check_solver",
+        "soft bodies": "twinloop.checks.soft:check_soft_bodies",
         "no initial penetration": "twinloop.checks.grasp:check_penetration",
         "grasp holds": "twinloop.checks.grasp:check_grasp",
         "realised delay": "twinloop.checks.delay:check_delay",

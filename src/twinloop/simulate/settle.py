@@ -167,7 +167,7 @@ def find_contacts(
 def _contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Contacts:
     mujoco.mj_fwdPosition(model, data)
     geoms, distance = data.contact.geom.astype(np.intp).reshape(-1, 2), data.contact.dist
-    near = distance < _TOUCH
+    near = (distance < _TOUCH) & (geoms >= 0).all(axis=1)  # soft bodies have the index -1
     return Contacts(bodies=model.geom_bodyid[geoms[near]].astype(np.intp), geoms=geoms[near], depth=-distance[near])
 
 

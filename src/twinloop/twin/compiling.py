@@ -16,6 +16,7 @@ from twinloop.core.engine_faults import ENGINES, SOLVERS, EngineFault, SolverSet
 from twinloop.core.errors import InputError
 from twinloop.twin.params import split_path
 from twinloop.twin.quantities.bodies import PAYLOAD
+from twinloop.twin.quantities.soft import YOUNG
 from twinloop.twin.spec import ParamSpec
 
 
@@ -23,7 +24,8 @@ def prepare_spec(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
     """Change a model specification in place so that the declared parameters can vary after it is compiled.
 
     For bodies with a variable centre of mass, ``simple`` is set to false, because MuJoCo refuses another centre of mass
-    of a body that it compiled as simple. Links with a payload parameter get a massless body for the payload.
+    of a body that it compiled as simple. Links with a payload parameter get a massless body for the payload. The
+    Young's modulus of each flex is stored in the model (see `quantities.soft`).
 
     Args:
         mjspec: Model specification, not yet compiled.
@@ -33,6 +35,18 @@ def prepare_spec(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
     moved = ("com/", "log_cholesky/")
     _make_centres_of_mass_variable(mjspec, [target for _, target, quantity in declared if quantity.startswith(moved)])
     _add_payload_bodies(mjspec, [target for _, target, quantity in declared if quantity == "payload"])
+    _store_moduli(mjspec)
+
+
+def _store_moduli(mjspec: mujoco.MjSpec) -> None:
+    """Store the Young's modulus of each flex as a custom number, because a compiled model does not contain it."""
+    stored = {number.name: number for number in mjspec.numerics}
+    for flex in mjspec.flexes:
+        name = YOUNG.format(flex.name)
+        if name in stored:
+            stored[name].data = [flex.young]
+        elif flex.young > 0.0:
+            mjspec.add_numeric(name=name, size=1, data=[flex.young])
 
 
 def _make_centres_of_mass_variable(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
@@ -73,7 +87,9 @@ def _find_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> list[mujoco.MjsB
 
 ENGINE, WARP = ENGINES  # names of the Python distributions
 # One step of a model with 1,168 degrees of freedom and 2,700 constraint rows takes 22 ms with the dense Jacobian, 5
-# times as long as with the sparse Jacobian (measured). The memory (arena) below is then 0.4 GB per simulation thread.
+# times as long as with the sparse Jacobian (measured). A rope of 30 vertices takes 1.3 times as long, a cloth of 12²
+# on a box 4.3 times, a block of 5³ 1.7 times (benchmarks/speed/soft.py). The memory (arena) below is then 0.4 GB
+# per simulation thread.
 MAX_DENSE_DOFS = 1200
 # Constraint rows per degree of freedom in a dense model's memory. A cloth tied by its edges needs 6 (measured).
 _ROWS_PER_DOF = 12
@@ -90,9 +106,11 @@ def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
     unchanged.
 
     Raises:
-        InputError: If the model is too large for the settings that have no fault.
+        InputError: If the model is too large for the settings that have no fault, or if it has an elastic flex and an
+            implicit integrator.
         ValueError: If MuJoCo rejects the specification.
     """
+    _refuse_implicit_elasticity(mjspec)
     with (
         warnings.catch_warnings()
     ):  # MuJoCo's text of a model with such attachments gives the same model, see the tests
@@ -114,6 +132,20 @@ def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
     for fault in faults:
         _record_fault(mjspec, fault)
     return mjspec.compile()
+
+
+def _refuse_implicit_elasticity(mjspec: mujoco.MjSpec) -> None:
+    """Raise an error that names an elastic flex under an integrator with which MuJoCo does not compile it."""
+    integrator = {
+        int(mujoco.mjtIntegrator.mjINT_IMPLICIT): "implicit",
+        int(mujoco.mjtIntegrator.mjINT_IMPLICITFAST): "implicitfast",
+    }.get(int(mjspec.option.integrator))
+    elastic = next((flex.name for flex in mjspec.flexes if flex.young > 0.0), None)
+    if integrator and elastic is not None:
+        raise InputError(
+            f"The flex {elastic} is elastic, and the integrator {integrator} of MuJoCo does not support elasticity. "
+            'Set <option integrator="discrete"/> in the model, or "Euler" with a physics step well below 1 ms.'
+        )
 
 
 def solver_settings(model: mujoco.MjModel, *, engine: str = ENGINE) -> SolverSettings:

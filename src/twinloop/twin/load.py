@@ -26,7 +26,9 @@ from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options, list_model_files
 from twinloop.twin.model_text import embed_files
 from twinloop.twin.params import declared_params, expand_params
+from twinloop.twin.quantities import QUANTITIES
 from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors
+from twinloop.twin.quantities.soft import FAMILY as SOFT
 from twinloop.twin.residual_spec import check_residual_joints
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import SceneLayout, build_scene
@@ -403,8 +405,13 @@ def _describe_model(path: Path, name: str) -> TwinSpec:
         substeps=max(1, round(1.0 / (timestep * control_hz))),
         robot=robot,
         objects=[],
-        params=[ParamSpec(**row) for row in generic_params()],
+        params=[ParamSpec(**row) for row in [*generic_params(), *(_soft_params() if model.nflex else ())]],
     )
+
+
+def _soft_params() -> list[dict[str, Any]]:
+    """Return the declarations of the parameters of soft bodies; apart, which keeps the hashes of all other twins."""
+    return [{"name": kind.path()} for kind in QUANTITIES if kind.family == SOFT and kind.default_range]
 
 
 def generic_params() -> list[dict[str, Any]]:

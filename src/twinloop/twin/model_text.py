@@ -18,9 +18,11 @@ import mujoco
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
+from twinloop.twin.quantities.soft import YOUNG, find_flex
 from twinloop.twin.twin import Twin
 
 _DIGITS = 17  # decimal digits that determine a float64 exactly (IEEE 754-2019, 5.12.2)
+_FLEX = ("damping", "friction", "solref", "solimp")  # a flex's properties that parameters change, but for its modulus
 _ONE_AT_A_TIME = threading.Lock()  # the setting applies to the whole process
 
 
@@ -64,9 +66,21 @@ def model_text(twin: Twin, params: ParamTable) -> ModelText:
         raise InputError(
             f"The parameters of a world of {twin.name} cannot be written as MJCF ({error}). Leave its model out."
         ) from error
+    _copy_flexes_inplace(spec, model, params)
     assets = embed_files(spec, owner=f"the model of {twin.name}")
     with _write_all_digits():
         return ModelText(xml=spec.to_xml(), assets=assets)
+
+
+def _copy_flexes_inplace(spec: mujoco.MjSpec, model: mujoco.MjModel, params: ParamTable) -> None:
+    """Copy the properties of one world's flexes into a model specification, because ``copy_back`` omits flexes."""
+    for flex in spec.flexes:
+        row, young = find_flex(model, flex.name), YOUNG.format(flex.name)
+        for field in _FLEX if row >= 0 else ():
+            setattr(flex, field, getattr(model, f"flex_{field}")[row])
+        if young in params:
+            flex.young = float(params[young][0])
+            spec.numeric(young).data = [flex.young]
 
 
 def world_model_inplace(twin: Twin, params: ParamTable, model: mujoco.MjModel) -> None:

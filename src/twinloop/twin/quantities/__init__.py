@@ -19,6 +19,7 @@ from twinloop.twin.quantities.joints import GEARS, JOINTS
 from twinloop.twin.quantities.kinds import FieldSlot, FitDeclaration, ObjectWriter, Prior, Quantity, Rule, Stage
 from twinloop.twin.quantities.lookup import find_members, find_rows, has_quantity, model_field, nominal_value
 from twinloop.twin.quantities.sensing import SENSING
+from twinloop.twin.quantities.soft import SOFT
 from twinloop.twin.quantities.world import PLACEMENT, PUSHES, RESIDUAL, SCENE, WORLD
 
 QUANTITIES: list[Quantity] = []
@@ -110,6 +111,7 @@ declare_quantities(
         *ROTORS,
         *LINKS,
         *BODIES,
+        *SOFT,
         *CONTACT,
         *PLACEMENT,
         *WORLD,

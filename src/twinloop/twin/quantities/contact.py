@@ -21,6 +21,8 @@ from twinloop.twin.quantities.kinds import (
     Quantity,
     field_slots,
 )
+from twinloop.twin.quantities.soft import FAMILY as SOFT
+from twinloop.twin.quantities.soft import find_flex
 
 _FRICTION = (
     ("slide", "1", "coefficient of sliding friction"),
@@ -33,6 +35,7 @@ _IMPEDANCE = (
     ("dwidth", "1", 1e-4, 0.9999, "impedance at the depth contact/impedance/width and beyond"),
     ("width", "m", 1e-6, 0.1, "depth over which the impedance goes from d0 to dwidth"),
 )
+_MOVED = ("object", SOFT)  # families whose objects a robot moves
 # Damping ratios with restitution 0.997 and 2.5e-5: bounds of the search and of the parameter.
 _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 100.0
 
@@ -64,16 +67,16 @@ def damping_ratio(restitution_: ArrayLike) -> NDArray[np.float64]:
     return np.exp(0.5 * (low + high))
 
 
-def _contact_spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
-    """Return contact stiffness in 1/s² and damping ratio of a geom, for both formats of MuJoCo's ``solref``."""
-    first, second = model.geom_solref[geom]
+def _solref_spring(solref: NDArray[np.float64]) -> tuple[float, float]:
+    """Return contact stiffness in 1/s² and damping ratio, for both formats of MuJoCo's ``solref``."""
+    first, second = solref
     if first > 0:
         return 1.0 / (first * second) ** 2, float(second)
     return float(-first), float(-second / (2.0 * np.sqrt(max(-first, 1e-12))))
 
 
 def write_contact(target: ObjectWriter) -> None:
-    """Write contact stiffness k and damping ratio ζ of an object as MuJoCo's ``solref``, which is (1 / (ζ √k), ζ).
+    """Write contact stiffness k and damping ratio ζ of a rigid object as MuJoCo's ``solref``, which is (1 / (ζ √k), ζ).
 
     At constant impedance d (MuJoCo's ``solimp``), the contact is a spring with stiffness k in 1/s² and damping ratio ζ.
     At rest its deflection is a₀ (1 − d) / k, where a₀ is the acceleration without contact.
@@ -89,27 +92,38 @@ def write_contact(target: ObjectWriter) -> None:
     Raises:
         BoundsError: If τ is below two physics steps, and the τ of the compiled model is not.
     """
-    rows = target.rows("geom_solref")
+    _write_spring(target, "geom_solref")
+
+
+def write_soft_contact(target: ObjectWriter) -> None:
+    """Write contact stiffness and damping ratio of a soft body, as `write_contact` does for a rigid object."""
+    _write_spring(target, "flex_solref")
+
+
+def _write_spring(target: ObjectWriter, field: str) -> None:
+    rows = target.rows(field)
     stiffness, ratio = target.value("contact/stiffness"), target.value("contact/damping_ratio")
     bounce = target.value("contact/restitution")
-    nominal = restitution(_contact_spring(target.model, int(rows[0]))[1])
+    springs = [_solref_spring(solref) for solref in getattr(target.model, field)[rows]]
+    nominal = restitution(springs[0][1])
     bouncing = bounce != nominal
     if bouncing.any():
         ratio = np.where(bouncing, damping_ratio(bounce), ratio)
     constant = 1.0 / (ratio * np.sqrt(stiffness))
-    _check_time_constant(target, constant, stiffness, ratio)
+    _check_time_constant(target, springs, constant, stiffness, ratio)
     values = np.stack([constant, ratio], axis=-1)[:, None]
-    target.write_field("geom_solref", rows, np.repeat(values, len(rows), axis=1))
+    target.write_field(field, rows, np.repeat(values, len(rows), axis=1))
 
 
 def _check_time_constant(
-    target: ObjectWriter, constant: NDArray[np.float64], stiffness: NDArray[np.float64], ratio: NDArray[np.float64]
+    target: ObjectWriter,
+    springs: list[tuple[float, float]],
+    constant: NDArray[np.float64],
+    stiffness: NDArray[np.float64],
+    ratio: NDArray[np.float64],
 ) -> None:
     least = 2.0 * target.model.opt.timestep
-    own = [
-        1.0 / (zeta * np.sqrt(k))
-        for k, zeta in (_contact_spring(target.model, row) for row in target.rows("geom_solref"))
-    ]
+    own = [1.0 / (zeta * np.sqrt(k)) for k, zeta in springs]
     free = target.model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_REFSAFE) or min(own) < least
     fast = np.flatnonzero(constant < least * (1.0 - 1e-9))
     if len(fast) and not free:
@@ -121,22 +135,33 @@ def _check_time_constant(
         )
 
 
-def _find_geoms(model: mujoco.MjModel, name: str, family: str) -> list[int]:
+def _find_shapes(model: mujoco.MjModel, name: str, family: str) -> list[int]:
+    """Return the ids of the shapes of an object: geoms, or the flex of a soft body."""
+    if family == SOFT:
+        return [find_flex(model, name)]
     if family == "geom":
         return [model.geom(name).id]
     return np.flatnonzero(model.geom_bodyid == model.body(name).id).tolist()
 
 
+def _shape_field(field: str, family: str) -> str:
+    """Return the name of a contact field, for example ``solref``, of an object's shapes in the model."""
+    return f"flex_{field}" if family == SOFT else f"geom_{field}"
+
+
+def _first_spring(model: mujoco.MjModel, name: str, family: str) -> tuple[float, float]:
+    return _solref_spring(getattr(model, _shape_field("solref", family))[_find_shapes(model, name, family)[0]])
+
+
 def _explain_missing_contact(model: mujoco.MjModel, name: str, *, family: str) -> str:
-    shapes = _find_geoms(model, name, family)
-    if not shapes:
+    if not _find_shapes(model, name, family):
         return "it has no shape"
-    stiffness, ratio = _contact_spring(model, shapes[0])
+    stiffness, ratio = _first_spring(model, name, family)
     return "" if stiffness > 0 and ratio > 0 else "its solref has no stiffness or no damping. Give both in the model"
 
 
 def _nominal_spring(model: mujoco.MjModel, name: str, *, family: str, number: int) -> float:
-    return _contact_spring(model, _find_geoms(model, name, family)[0])[number]
+    return _first_spring(model, name, family)[number]
 
 
 def _nominal_restitution(model: mujoco.MjModel, name: str, *, family: str) -> float:
@@ -144,7 +169,7 @@ def _nominal_restitution(model: mujoco.MjModel, name: str, *, family: str) -> fl
 
 
 def _contact_quantities(family: str) -> Iterator[Quantity]:
-    free = family == "object"  # objects that a robot moves; the table and the floor keep the model's values
+    free = family in _MOVED  # objects that a robot moves; the table and the floor keep the model's values
     missing = MissingPhysics(structure="contact_softness") if free else None
 
     for name, unit, low, high, role, nominal, alias, fit, meaning in (
@@ -189,34 +214,34 @@ def _contact_quantities(family: str) -> Iterator[Quantity]:
             low=low,
             high=high,
             transform="identity" if name == "restitution" else "log",
-            compute=write_contact,
-            writes=("geom_solref",),
+            compute=write_soft_contact if family == SOFT else write_contact,
+            writes=(_shape_field("solref", family),),
             role=role,
             nominal=nominal,
             lacks=functools.partial(_explain_missing_contact, family=family),
             meaning=meaning,
             cause="contact",
             term="contact softness" if free else "",
-            alias=alias if free else None,
+            alias=alias if family == "object" else None,
             fit=fit,
         )
 
 
 def _friction_quantities(family: str) -> Iterator[Quantity]:
     for column, (kind, unit, meaning) in enumerate(_FRICTION):
-        sliding = family == "object" and column == 0
+        sliding = family in _MOVED and column == 0
         yield Quantity(
             family=family,
             quantity=f"friction/{kind}",
             unit=unit,
             low=0.0,
             high=5.0,
-            slots=field_slots("geom_friction", column),
+            slots=field_slots(_shape_field("friction", family), column),
             meaning=meaning,
             cause="contact",
-            term="object friction" if family == "object" else "",
+            term="object friction" if family in _MOVED else "",
             default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED) if sliding else None,
-            alias=Alias(name="friction_coefficient") if sliding else None,
+            alias=Alias(name="friction_coefficient" if family == "object" else "soft_friction") if sliding else None,
             # Sliding friction of plastic, wood and metal runs from 0.1 to 0.6: a factor of e about the middle.
             fit=FitDeclaration(prior=Prior(spread=0.7, relative=True, least=1e-4), residual="contact"),
         )
@@ -230,23 +255,26 @@ def _impedance_quantities(family: str) -> Iterator[Quantity]:
             unit=unit,
             low=low,
             high=high,
-            slots=field_slots("geom_solimp", column),
+            slots=field_slots(_shape_field("solimp", family), column),
             lacks=functools.partial(_explain_missing_shape, family=family),
             meaning=meaning,
             cause="contact",
-            term="contact softness" if family == "object" else "",
+            term="contact softness" if family in _MOVED else "",
         )
 
 
 def _explain_missing_shape(model: mujoco.MjModel, name: str, *, family: str) -> str:
-    return "" if _find_geoms(model, name, family) else "it has no shape"
+    return "" if _find_shapes(model, name, family) else "it has no shape"
 
 
 CONTACT: tuple[Quantity, ...] = (
     *_friction_quantities("object"),
     *_friction_quantities("geom"),
+    *_friction_quantities(SOFT),
     *_contact_quantities("object"),
     *_contact_quantities("geom"),
+    *_contact_quantities(SOFT),
     *_impedance_quantities("object"),
     *_impedance_quantities("geom"),
+    *_impedance_quantities(SOFT),
 )

@@ -12,6 +12,8 @@ from twinloop.twin.quantities.gains import is_pid
 from twinloop.twin.quantities.joints import GEAR, find_motor_joint, is_motor_side
 from twinloop.twin.quantities.kinds import Quantity
 from twinloop.twin.quantities.sensing import sensor_members
+from twinloop.twin.quantities.soft import FAMILY as SOFT
+from twinloop.twin.quantities.soft import list_flexes, soft_bodies, soft_rows
 from twinloop.twin.quantities.world import scene_members
 
 
@@ -27,11 +29,15 @@ def find_members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
     family, quantity = kind.family, kind.quantity
     if family in {"joint", "sensor"}:
         scalar = {int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)}
-        chosen = (model.joint(i).name for i in range(model.njnt) if int(model.jnt_type[i]) in scalar)
+        own = np.flatnonzero(~np.isin(model.jnt_bodyid, soft_bodies(model)))
+        chosen = (model.joint(int(i)).name for i in own if int(model.jnt_type[i]) in scalar)
         return [name for name in chosen if name and not is_motor_side(name)]
+    if family == SOFT:
+        return list_flexes(model)
     if family in {"object", "link", "body", "push"}:
         by_hand = quantity.startswith("position")
-        chosen = (i for i in range(1, model.nbody) if _is_body(model, i, family, by_hand=by_hand))
+        others = set(range(1, model.nbody)) - set(soft_bodies(model).tolist())
+        chosen = (i for i in sorted(others) if _is_body(model, i, family, by_hand=by_hand))
         return [name for i in chosen if (name := model.body(i).name) and not is_motor_side(name)]
     if family == "scene":
         return scene_members(model, quantity)
@@ -86,6 +92,13 @@ def model_field(model: mujoco.MjModel, field: str) -> NDArray:
     return np.asarray(getattr(model.opt if owner else model, name))
 
 
+def _find_rotor_rows(model: mujoco.MjModel, _name: str, field: str) -> NDArray[np.intp]:
+    return carrier_dofs(model) if field == "dof_damping" else rotor_rows(model)
+
+
+_OWN_ROWS = {ROTORS: _find_rotor_rows, SOFT: soft_rows}  # families of which one object has several rows of a field
+
+
 def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
     """Return the rows of a model field that belong to an object.
 
@@ -100,8 +113,8 @@ def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) 
     family = quantity.family
     if field.startswith("opt.") or field == "tex_data":
         return np.zeros(1, dtype=np.intp)
-    if family == ROTORS:
-        return carrier_dofs(model) if field == "dof_damping" else rotor_rows(model)
+    if family in _OWN_ROWS:
+        return _OWN_ROWS[family](model, name, field)
     if quantity.quantity in ("kp", "firmware_gain") and field == "actuator_gainprm" and is_pid(model, name):
         return np.zeros(0, dtype=np.intp)  # the field is the integral gain ki
     if field.startswith("dof_"):
