@@ -16,12 +16,23 @@ from twinloop.tasks.protocol import has_phases, has_progress, has_tracked_values
 from twinloop.twin import load_twin
 from twinloop.twin.load import library_names, read_spec
 
-PAIRS = [("so101_tabletop", "pick_and_place"), ("panda_tabletop", "pick_and_place")]
-PAIRS += [(name, task) for name in library_names() for task in read_spec(name).task]
 SEED, EPISODES = 11, list(range(20))
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def list_pairs():
+    """Every task with every twin that has settings for it; beyond one twin per task and robot type, tests are slow."""
+    pairs = [("so101_tabletop", "pick_and_place"), ("panda_tabletop", "pick_and_place")]
+    pairs += [(name, task) for name in library_names() for task in read_spec(name).task]
+    tasks, robots = set(), set()
+    for twin, task in pairs:
+        robot = read_spec(twin).robot.type
+        marks = [pytest.mark.slow] if task in tasks and robot in robots else []
+        tasks.add(task)
+        robots.add(robot)
+        yield pytest.param((twin, task), id=f"{twin}-{task}", marks=marks)
+
+
+@pytest.fixture(scope="module", params=list_pairs())
 def task(request):
     twin, name = request.param
     try:

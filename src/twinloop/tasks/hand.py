@@ -92,6 +92,10 @@ class GripperHand:
             closed=gripper.closed,
         )
 
+    def opening_share(self, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how far the hand is open, ``(…)`` from 0 to 1, for positions ``(…, nq)`` of the model."""
+        return (qpos[..., self.joint_qpos] - self.closed) / (self.open - self.closed)
+
 
 def _nearest_axis(direction: NDArray[np.float64]) -> tuple[int, float]:
     index = int(np.argmax(np.abs(direction)))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState, Simulation
-from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm
 from twinloop.tasks.hand import GripperHand
+from twinloop.tasks.handling import LIFTED, REST_S, REST_SPEED, REST_SPIN
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import held_for, in_disc, occurred_before, running_maximum, slower_than
@@ -22,8 +21,6 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_LIFTED = 0.02  # m: as in pick and place
-_REST_SPEED, _REST_SPIN, _REST_S = 0.01, 0.2, 0.2  # m/s, rad/s, s: as in pick and place
 _LOOSE, _FIRM = 0.8, 0.6  # shares of the opening above which a hand has let the bar go, and below which it holds it
 _AT_MEETING = 0.02  # m from the meeting place within which the other arm comes for the bar
 _HOVER = 0.08  # m above a grasp
@@ -69,10 +66,6 @@ class _Side:
         base = arm.chain.pose(arm.home[None, arm.chain.qpos]).anchors[0, 0]
         return cls(arm=arm, hand=GripperHand.of(twin, name), away=float(np.sign(base[0] - meeting[0])) or 1.0)
 
-    def opening(self, qpos: Array) -> Array:
-        """Return the opening of the hand as a share, ``(…)``, for positions ``(…, nq)``."""
-        return (qpos[..., self.hand.joint_qpos] - self.hand.closed) / (self.hand.open - self.hand.closed)
-
     def gap(self, qpos: Array, place: Array) -> Array:
         """Return the distance of the tool from a place ``(…, 3)``, ``(…)`` in m."""
         return np.linalg.norm(self.arm.chain.tool_position(qpos) - place, axis=-1)
@@ -96,13 +89,13 @@ class HandOver(MilestonePhases, OwnTask):
 
     def success(self, states: Array) -> Mask:
         """Return whether the bar rests on the target, after each arm held it alone in the air, for each state."""
-        settings, (qpos, qvel) = self.settings, self._parts(states)
+        settings = self.settings
         bar = self.position(states, settings.object)
         there = in_disc(bar, self.position(states, settings.target), settings.radius)
-        low = np.abs(bar[..., 2] - self._bar.rest_height) < _LIFTED / 2
-        still = slower_than(qvel[..., self._bar.qvel : self._bar.qvel + 6], _REST_SPEED, _REST_SPIN)
-        free = self._receiver.opening(qpos) > _LOOSE
-        placed = held_for(there & low & still & free, max(1, round(_REST_S * self.twin.control_hz)))
+        low = np.abs(bar[..., 2] - self._bar.rest_height) < LIFTED / 2
+        still = slower_than(self.qvel(states)[..., self._bar.qvel : self._bar.qvel + 6], REST_SPEED, REST_SPIN)
+        free = self._receiver.hand.opening_share(self.qpos(states)) > _LOOSE
+        placed = held_for(there & low & still & free, max(1, round(REST_S * self.twin.control_hz)))
         given, taken = self._held_alone(states)
         return placed & occurred_before(taken & occurred_before(given))
 
@@ -150,7 +143,9 @@ class HandOver(MilestonePhases, OwnTask):
         across = frame.alignment_turn(meet, np.full(n, np.pi / 2), np.pi)
 
         def is_taken(now: ToolState) -> Mask:
-            return (other.opening(now.qpos) < _FIRM) & (other.gap(now.qpos, now.body(row)) < 1.5 * settings.grip)
+            return (other.hand.opening_share(now.qpos) < _FIRM) & (
+                other.gap(now.qpos, now.body(row)) < 1.5 * settings.grip
+            )
 
         return self._follow(side, frame, initial, [
             Waypoint(name="approach", position=above, turn=turn, gripper="open", patience=0.7),
@@ -192,7 +187,7 @@ class HandOver(MilestonePhases, OwnTask):
             Waypoint(name="settle", seconds=0.4),
             Waypoint(name="descend", position=grasp, patience=0.8),
             Waypoint(name="close", gripper="closed", seconds=0.8, patience=0.0),
-            Waypoint(name="take", until=lambda now: other.opening(now.qpos) > _LOOSE),
+            Waypoint(name="take", until=lambda now: other.hand.opening_share(now.qpos) > _LOOSE),
             Waypoint(name="settle", seconds=0.3),
             Waypoint(name="carry", position=over, patience=0.6),
             Waypoint(name="lower", position=put, pace=0.5, patience=0.8),
@@ -208,19 +203,14 @@ class HandOver(MilestonePhases, OwnTask):
 
     def _held_alone(self, states: Array) -> tuple[Mask, Mask]:
         """Return whether the bar is in the air in the giver's hand alone, and in the receiver's, ``(…)`` each."""
-        qpos = np.nan_to_num(self._parts(states)[0])
+        qpos = np.nan_to_num(self.qpos(states))
         bar = self.position(states, self.settings.object)
-        high = bar[..., 2] - self._bar.rest_height >= _LIFTED
+        high = bar[..., 2] - self._bar.rest_height >= LIFTED
         holds = [
-            high & (side.opening(qpos) < _FIRM) & (side.gap(qpos, bar) < 1.5 * self.settings.grip)
+            high & (side.hand.opening_share(qpos) < _FIRM) & (side.gap(qpos, bar) < 1.5 * self.settings.grip)
             for side in (self._giver, self._receiver)
         ]
         return holds[0] & ~holds[1], holds[1] & ~holds[0]
-
-    def _parts(self, states: Array) -> tuple[Array, Array]:
-        kinds = (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL)
-        qpos, qvel = (states[..., state_columns(self.twin.model, int(kind))] for kind in kinds)
-        return qpos, qvel
 
 
 class _TwoArms:

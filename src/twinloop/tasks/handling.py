@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState
-from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.grasping import GraspFromAbove
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
@@ -19,8 +17,9 @@ from twinloop.tasks.waypoints import ToolState, Waypoint, WaypointExpert, set_he
 
 Array = NDArray[np.float64]
 
-_LIFTED = 0.02  # m: as in pick and place
-_REST_SPEED, _REST_SPIN, _REST_S = 0.01, 0.2, 0.2  # m/s, rad/s, s: as in pick and place
+# As in pick and place: height in m from which an object counts as lifted; speeds in m/s and rad/s below which it is at
+# rest, and the time in s for which it must be.
+LIFTED, REST_SPEED, REST_SPIN, REST_S = 0.02, 0.01, 0.2, 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +97,11 @@ class HandlingTask(MilestonePhases, OwnTask):
         reach = self.objects[self.settings.object].radius + self.hand.tip
         nearest = 1000 * np.nanmin(gap)
         near = f"the tool came within {nearest:.0f} mm of the object, and touches it from {1000 * reach:.0f} mm on"
-        high = f"the object rose by {1000 * np.nanmax(rise):.0f} mm; {1000 * _LIFTED:.0f} mm count as lifted"
+        high = f"the object rose by {1000 * np.nanmax(rise):.0f} mm; {1000 * LIFTED:.0f} mm count as lifted"
         last = "the object was at its place, but not at rest there with the hand open and away"
         return [
             Milestone(phase="grasp", passed=gap <= reach, failure="never_reached", reason=near),
-            Milestone(phase="lift", passed=rise >= _LIFTED, failure="grasp_missed", reason=high),
+            Milestone(phase="lift", passed=rise >= LIFTED, failure="grasp_missed", reason=high),
             Milestone(
                 phase="place", passed=placed, failure="placed_off_target", reason="the object never was at its place"
             ),
@@ -117,12 +116,8 @@ class HandlingTask(MilestonePhases, OwnTask):
             name: the object.
         """
         thing, hand = self.objects[name], self.hand
-        qpos, qvel = (
-            states[..., state_columns(self.twin.model, int(kind))]
-            for kind in (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL)
-        )
-        still = slower_than(qvel[..., thing.qvel : thing.qvel + 6], _REST_SPEED, _REST_SPIN)
-        opening = (qpos[..., hand.joint_qpos] - hand.closed) / (hand.open - hand.closed)
+        still = slower_than(self.qvel(states)[..., thing.qvel : thing.qvel + 6], REST_SPEED, REST_SPIN)
+        opening = hand.opening_share(self.qpos(states))
         away = np.linalg.norm(self.position(states, "tool") - self.position(states, name), axis=-1)
         free = still & (opening > 0.5) & (away > thing.radius + hand.tip)
-        return held_for(free, max(1, round(_REST_S * self.twin.control_hz)))
+        return held_for(free, max(1, round(REST_S * self.twin.control_hz)))

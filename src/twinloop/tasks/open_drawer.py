@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import UnknownNameError
 from twinloop.simulate import InitialState
-from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import held_for, occurred_before, running_maximum
@@ -77,7 +76,7 @@ class OpenDrawer(MilestonePhases, OwnTask):
         data.qpos[:], _ = twin.home()
         data.qpos[joint.qposadr[0]] = 0.0
         mujoco.mj_forward(model, data)
-        self._qpos, self._qvel = int(joint.qposadr[0]), int(joint.dofadr[0])
+        self._row, self._dof = int(joint.qposadr[0]), int(joint.dofadr[0])
         self._axis = data.xaxis[joint.id].copy()
         self._offset = data.geom(settings.knob).xpos - data.body(settings.cabinet).xpos  # of the closed drawer's knob
 
@@ -87,22 +86,21 @@ class OpenDrawer(MilestonePhases, OwnTask):
         Pulled means that the hand was closed at the knob while the drawer was half open: a knock does not count.
         """
         settings, hand = self.settings, self.hand
-        qpos, qvel = self._parts(states)
-        opening = qpos[..., self._qpos]
-        free = (qpos[..., hand.joint_qpos] - hand.closed) / (hand.open - hand.closed) > 0.5
+        opening = self._opening(states)
+        free = hand.opening_share(self.qpos(states)) > 0.5
         gap = np.linalg.norm(self.position(states, "tool") - self._knob(states), axis=-1)
         pulled = occurred_before(~free & (gap <= settings.away) & (opening >= 0.5 * settings.opening))
-        opened = pulled & (opening >= settings.opening) & (np.abs(qvel[..., self._qvel]) < _AT_REST)
+        opened = pulled & (opening >= settings.opening) & (np.abs(self.qvel(states)[..., self._dof]) < _AT_REST)
         return held_for(opened & free & (gap > settings.away), max(1, round(_REST_S * self.twin.control_hz)))
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the needed opening so far."""
-        share = running_maximum(np.nan_to_num(self._parts(states)[0][..., self._qpos]) / self.settings.opening)
+        share = running_maximum(np.nan_to_num(self._opening(states)) / self.settings.opening)
         return np.where(self.success(states), 1.0, 0.95 * share)
 
     def milestones(self, states: Array) -> list[Milestone]:
         """Return the milestones of one episode, ``(T + 1, nstate)``: hand at the knob, drawer moves, open, let go."""
-        settings, opening = self.settings, self._parts(states)[0][:, self._qpos]
+        settings, opening = self.settings, self._opening(states)
         gap = np.linalg.norm(self.position(states, "tool") - self._knob(states), axis=1)
         near = f"the tool came within {1000 * np.nanmin(gap):.0f} mm of the knob"
         most = (
@@ -123,13 +121,13 @@ class OpenDrawer(MilestonePhases, OwnTask):
 
     def environment(self, states: Array) -> Array:
         """Return the tracked values ``(…, n)`` in recorded states ``(…, nstate)``."""
-        opening = np.nan_to_num(self._parts(states)[0][..., self._qpos, None])
-        return np.concatenate([super().environment(states), opening], axis=-1)
+        opening = np.nan_to_num(self._opening(states))
+        return np.concatenate([super().environment(states), opening[..., None]], axis=-1)
 
     def expert(self, initial: InitialState) -> WaypointExpert:
         """Return the scripted expert for worlds that start in ``initial``."""
         settings = self.settings
-        knob = self.start(initial, settings.cabinet) + self._offset + self._axis * initial.qpos[:, self._qpos, None]
+        knob = self.start(initial, settings.cabinet) + self._offset + self._axis * initial.qpos[:, self._row, None]
         pulled = knob + self._axis * (settings.opening + _BEYOND)
         heights = (settings.grasp_height, settings.lift_height)
         above, at, out, up = (
@@ -150,10 +148,8 @@ class OpenDrawer(MilestonePhases, OwnTask):
         return WaypointExpert(self.arm, initial, waypoints, frame=frame, hand=self.hand)
 
     def _knob(self, states: Array) -> Array:
-        opening = self._parts(states)[0][..., self._qpos, None]
-        return self.position(states, self.settings.cabinet) + self._offset + self._axis * opening
+        cabinet = self.position(states, self.settings.cabinet)
+        return cabinet + self._offset + self._axis * self._opening(states)[..., None]
 
-    def _parts(self, states: Array) -> tuple[Array, Array]:
-        kinds = (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL)
-        qpos, qvel = (states[..., state_columns(self.twin.model, int(kind))] for kind in kinds)
-        return qpos, qvel
+    def _opening(self, states: Array) -> Array:
+        return self.qpos(states)[..., self._row]

@@ -95,10 +95,8 @@ class OwnTask:
         self.twin, self.nstep = twin, round(self.seconds * twin.control_hz)
         self.objects = {name: FreeBody.of(twin, name) for name in twin.spec.objects}
         self._targets = mocap_rows(twin)
-        self._columns = {
-            kind: state_columns(twin.model, int(kind))
-            for kind in (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_MOCAP_POS)
-        }
+        kinds = (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL, mujoco.mjtState.mjSTATE_MOCAP_POS)
+        self._qpos, self._qvel, self._mocap = (state_columns(twin.model, int(kind)) for kind in kinds)
 
     def read_settings(self, kind: type[_Settings]) -> _Settings:
         """Return the task's settings in the twin's ``task:`` section; a field ``duration`` replaces ``seconds``.
@@ -178,16 +176,24 @@ class OwnTask:
         """
         if name not in self.bodies:
             raise UnknownNameError("body", name, self.bodies, where=f"the task {self.name}")
-        qpos, mocap = (states[..., columns] for columns in self._columns.values())
+        qpos = self.qpos(states)
         if name in self._targets:
-            return mocap[..., 3 * self._targets[name] : 3 * self._targets[name] + 3]
+            return states[..., self._mocap][..., 3 * self._targets[name] : 3 * self._targets[name] + 3]
         if name in self.objects:
             return qpos[..., self.objects[name].qpos : self.objects[name].qpos + 3]
         return self.arm.chain.tool_position(np.where(np.isfinite(qpos), qpos, np.nan))
 
     def joints(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return positions of the n robot joints, ``(…, n)`` in rad or m, in recorded states ``(…, nstate)``."""
-        return states[..., self._columns[mujoco.mjtState.mjSTATE_QPOS]][..., self.twin.joint_qpos]
+        return self.qpos(states)[..., self.twin.joint_qpos]
+
+    def qpos(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the positions ``(…, nq)`` in recorded states ``(…, nstate)``, in MuJoCo's order and units."""
+        return states[..., self._qpos]
+
+    def qvel(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the velocities ``(…, nv)`` in recorded states ``(…, nstate)``, in MuJoCo's order and units."""
+        return states[..., self._qvel]
 
     def start(self, initial: InitialState, name: str) -> NDArray[np.float64]:
         """Return the positions of an object or a target in initial states, ``(nworld, 3)`` in m.
@@ -210,7 +216,7 @@ class OwnTask:
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the tracked values ``(…, n)`` in recorded states ``(…, nstate)``: positions in m, then headings."""
         sound = np.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0)
-        qpos = sound[..., self._columns[mujoco.mjtState.mjSTATE_QPOS]]
+        qpos = self.qpos(sound)
         yaws = [heading(qpos[..., body.qpos + 3 : body.qpos + 7])[..., None] for body in self.objects.values()]
         turns = [part(yaw) for yaw in yaws for part in (np.cos, np.sin)]
         places = [self.position(sound, name) for name in self.bodies]

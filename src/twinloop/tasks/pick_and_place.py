@@ -230,7 +230,7 @@ class PickAndPlace:
         return PlacementSeries(
             distance=np.linalg.norm(scene.tool - scene.object, axis=1),
             rise=scene.height - scene.height[0],
-            opening=(qpos[:, hand.joint_qpos] - hand.closed) / (hand.open - hand.closed),
+            opening=hand.opening_share(qpos),
             distance_from_target=np.linalg.norm((scene.object - scene.target)[:, :2], axis=1),
             distance_from_start=np.linalg.norm((scene.object - scene.object[0])[:, :2], axis=1),
             speed=np.stack([np.linalg.norm(moves[:, :2], axis=1), moves[:, 2]], axis=1),
@@ -277,7 +277,7 @@ class PickAndPlace:
         return self.object.radius + self.hand.tip
 
     def _is_released(self, qpos: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.bool_]:
-        opening = (qpos[..., self.hand.joint_qpos] - self.hand.closed) / (self.hand.open - self.hand.closed)
+        opening = self.hand.opening_share(qpos)
         return (opening > 0.5) & ((offset**2).sum(axis=-1) > self.release_distance**2)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import UnknownNameError
 from twinloop.simulate import InitialState
-from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import held_for, running_maximum
@@ -108,8 +106,7 @@ class Press(MilestonePhases, OwnTask):
 
     def force(self, states: Array) -> Array:
         """Return the force that the scale shows, ``(…)`` in N: its spring's stiffness times its position."""
-        qpos = states[..., state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))]
-        return self._stiffness * qpos[..., self._row]
+        return self._stiffness * self.qpos(states)[..., self._row]
 
     def rules(self, initial: InitialState) -> list[Rule]:
         """Return the rules: above the middle of the tissue, and down until the force is right."""
