@@ -123,7 +123,7 @@ CEILINGS = {
     "rollout": 3020,
     "scenario": 1440,
     "sensors": 3670,
-    "simulate": 3740,
+    "simulate": 3745,
     "stats": 5840,
     "studio": 1990,
     "tasks": 4300,

@@ -136,6 +136,6 @@ def start_of(twin):
 
 
 def _model_file(twin):
-    from twinloop.twin.load import _builtin_folder
+    from twinloop.twin.load import _BUILTIN
 
-    return _builtin_folder() / twin.spec.model
+    return _BUILTIN / twin.spec.model

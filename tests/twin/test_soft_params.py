@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 
 import mujoco
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.rollout import initial_from_state
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.twin import load_twin
 from twinloop.twin.model_text import model_text, world_model_inplace
@@ -126,3 +128,17 @@ def test_contact_stiffness_and_damping_of_a_soft_body_are_those_of_its_flex():
     world_model_inplace(twin, table, model)
     np.testing.assert_allclose(model.flex_solref[0], [0.02, 0.5])
     np.testing.assert_array_equal(model.geom_solref, twin.model.geom_solref)
+
+
+def test_a_twisted_rope_continues_from_a_recorded_state(tmp_path):
+    twin = load_twin(write_model(tmp_path / "soft.xml", "strip"))
+    home, commands = InitialState.home(twin, 1), np.full((1, 24, 1), 0.05)
+    spin = np.random.default_rng(0).normal(scale=0.5, size=home.qvel.shape)
+    run = rollout(open_backend("threads"), twin, twin.table(1), dataclasses.replace(home, qvel=spin), commands, 24)
+    middle = initial_from_state(twin, run.states[0, 12], commands[0, 11])
+    for backend in ("threads", "reference"):
+        again = rollout(open_backend(backend), twin, twin.table(1), middle, commands[:, 12:], 12)
+        np.testing.assert_allclose(again.qpos[0, -1], run.qpos[0, -1], rtol=0, atol=1e-9)
+    fresh = dataclasses.replace(middle, plastic=np.empty((1, 0)))
+    other = rollout(open_backend("threads"), twin, twin.table(1), fresh, commands[:, 12:], 12)
+    assert np.abs(other.qpos[0, -1] - run.qpos[0, -1]).max() > 1e-6

@@ -83,6 +83,7 @@ def initial_from_state(twin: Twin, state: ArrayLike, command: ArrayLike) -> Init
         mocap_quat=part(_BIT.mjSTATE_MOCAP_QUAT).reshape(len(states), model.nmocap, 4),
         command=np.broadcast_to(np.asarray(command, dtype=np.float64), (len(states), model.nu)),
         act=part(_BIT.mjSTATE_ACT),
+        plastic=part(_BIT.mjSTATE_PLASTIC),
     )
 
 

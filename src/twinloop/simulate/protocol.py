@@ -65,9 +65,9 @@ def state_poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> dict[str,
     return {name: states[..., state_columns(model, int(part))] for name, part in _POSES.items()}
 
 
-_ARRAYS = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command", "earlier", "act")
+_ARRAYS = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command", "earlier", "act", "plastic")
 _NONE_EARLIER: NDArray[np.float64] = np.empty((0, 0, 0))
-_NO_ACT: NDArray[np.float64] = np.empty((0, 0))
+_EMPTY: NDArray[np.float64] = np.empty((0, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +84,8 @@ class InitialState:
             They follow ``command`` and are needed for delays if a world starts in the middle of a recording.
         act: activations of actuators with a memory, shape ``(nworld, na)``; with the shape ``(nworld, 0)`` they are
             those of actuators that have held ``command`` for long (see `activation`).
+        plastic: MuJoCo's ``plastic`` state, which are plastic strains and the frames of twisted rods; with the shape
+            ``(nworld, 0)`` it is that of an undeformed body.
         notes: numbers ``(nworld,)`` by name about how each world was created, for the provenance.
         refused: for each world the reason why it could not be created with its parameters, ``""`` for a created world.
             The whole tuple is ``()`` if all worlds were created.
@@ -95,7 +97,8 @@ class InitialState:
     mocap_quat: NDArray[np.float64]
     command: NDArray[np.float64]
     earlier: NDArray[np.float64] = field(default_factory=_NONE_EARLIER.copy)
-    act: NDArray[np.float64] = field(default_factory=_NO_ACT.copy)
+    act: NDArray[np.float64] = field(default_factory=_EMPTY.copy)
+    plastic: NDArray[np.float64] = field(default_factory=_EMPTY.copy)
     notes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
     refused: tuple[str, ...] = ()
 
@@ -103,8 +106,9 @@ class InitialState:
         if not self.earlier.size:
             nworld, nu = np.shape(self.command)
             object.__setattr__(self, "earlier", np.empty((nworld, 0, nu)))
-        if not self.act.size:
-            object.__setattr__(self, "act", np.empty((len(self.qpos), 0)))
+        for name in ("act", "plastic"):
+            if not getattr(self, name).size:
+                object.__setattr__(self, name, np.empty((len(self.qpos), 0)))
         for name in _ARRAYS:
             object.__setattr__(self, name, freeze_array(getattr(self, name)))
         object.__setattr__(self, "notes", {name: freeze_array(values) for name, values in self.notes.items()})

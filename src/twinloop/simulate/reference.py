@@ -154,5 +154,7 @@ def _begin(twin: Twin, params: ParamTable, initial: InitialState, world: int) ->
     data.qpos[:], data.qvel[:] = initial.qpos[world], initial.qvel[world]
     data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
     data.act[:] = start_activations(twin, params.take([world]), initial.take([world]))[0]
+    if initial.plastic.size:
+        data.plastic[:] = initial.plastic[world]
     mujoco.mj_fwdPosition(model, data)
     return model, data

@@ -217,6 +217,8 @@ def _begin(batch: Batch, initial: InitialState, act: NDArray[np.float64], worlds
         batch.bind(name)[worlds] = getattr(initial, name)
     if act.size:
         batch.bind("act")[worlds] = act
+    if initial.plastic.size:
+        batch.bind("plastic")[worlds] = initial.plastic
 
 
 def _write(batch: Batch, fields: FieldValues, worlds: NDArray[np.int32] | None = None) -> None:
