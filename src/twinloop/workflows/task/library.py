@@ -28,7 +28,7 @@ from twinloop.twin.spec import TwinSpec
 from twinloop.workflows.run.pictures import render_moment
 from twinloop.workflows.task.requests import TaskListRequest
 
-_COLUMNS = 4  # pictures in a row
+_COLUMNS = 6  # pictures in a row
 COMMAND = "python -m twinloop.workflows.task.library docs/guides/library.md"
 
 
