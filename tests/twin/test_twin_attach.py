@@ -102,6 +102,29 @@ def test_a_twin_leaves_out_bodies_of_its_base_with_their_parameters(file):
     np.testing.assert_array_equal(twin.home()[0], [0.25])  # the home pose of what is left
 
 
+def test_a_twin_in_another_folder_has_the_attachments_of_its_base(file):
+    own = file.parent / "mine" / "own.yaml"
+    own.parent.mkdir()
+    own.write_text("base: ../twin.yaml\nname: own\n")
+    twin = load_twin(own)
+    assert twin.model.site("t_tip").id >= 0
+    assert [one.model for one in twin.spec.attach] == ["package:arm_models/arm.xml", "../rod.xml"]
+    assert file.with_name("rod.xml") in [path.resolve() for path in list_twin_files(own)]
+
+
+def test_own_twins_are_based_on_the_library_and_use_its_parts(tmp_path):
+    own = tmp_path / "own.yaml"
+    part = "package:twinloop/twin/library/parts/peg.yaml"
+    own.write_text(f'base: panda_stack\nname: own\nattach: [{{model: "{part}", position: [0.6, 0.0, 0.0]}}]\n')
+    twin = load_twin(own)
+    assert [one.model for one in twin.spec.attach] == [
+        "package:twinloop/twin/library/parts/block.xml",  # where twinloop is installed does not enter the hash
+        "package:twinloop/twin/library/parts/peg.xml",
+    ]
+    assert {"object/block/mass", "object/peg/mass"} <= set(twin.params)
+    assert list_twin_files(own) == [own]
+
+
 def test_wrong_attachments_are_named(file):
     for old, new, error, said in (
         ("site: top", "site: bottom", UnknownNameError, r"site 'bottom' in .*attach package:arm_models.*top"),

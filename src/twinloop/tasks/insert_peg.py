@@ -41,7 +41,7 @@ class PegSettings(GraspSettings):
 
 
 class InsertPeg(HandlingTask):
-    """Task to insert a standing peg into the hole of a socket and to let it go."""
+    """Task to insert a standing peg into the hole of a socket and let it go."""
 
     name = "insert_peg"
 

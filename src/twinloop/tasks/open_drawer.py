@@ -50,7 +50,7 @@ class DrawerSettings:
 
 
 class OpenDrawer(MilestonePhases, OwnTask):
-    """Task to open a drawer by its knob, and to let the knob go."""
+    """Task to open a drawer by its knob and let the knob go."""
 
     name = "open_drawer"
 

@@ -34,7 +34,10 @@ _JAWS = 0.1  # m over which the opening of the jaws is measured, more than the h
 
 
 class PickAndPlace:
-    """Task to pick up an object and place it on a target disc, with progress, phases and tracked values."""
+    """Task to pick up an object and place it on a target disc.
+
+    It has progress, phases and tracked values.
+    """
 
     name = NAME
     version = "pick_and_place/2"

@@ -52,7 +52,7 @@ class PressSettings:
 
 
 class Press(MilestonePhases, OwnTask):
-    """Task to press soft tissue with a given force, and to keep it."""
+    """Task to press soft tissue with a given force and keep that force."""
 
     name = "press"
 
@@ -124,7 +124,8 @@ class Press(MilestonePhases, OwnTask):
         def pressing(now: PresentState) -> Array:
             force = self._stiffness * now.qpos[:, self._row]
             down = np.clip(settings.gain * (settings.force - force), -_STEP, _STEP)
-            return set_height(above(now), now.tool[:, 2] - np.where(force < _TOUCHED * settings.force, _STEP, down))
+            free = np.maximum(now.tool[:, 2] - settings.high, _STEP)  # the tool may begin above the middle, but higher
+            return set_height(above(now), now.tool[:, 2] - np.where(force < _TOUCHED * settings.force, free, down))
 
         return [
             Rule(name="press", when=is_above, position=pressing, grip=0.0),

@@ -111,7 +111,10 @@ TILT = np.pi / 4  # rad, of the circle's plane from the horizontal at most
 
 
 class ReachMoving:
-    """Task to follow a goal that moves around a circle with the tool; see the module."""
+    """Task to follow a goal that moves around a circle with the tool.
+
+    See the module for the goal.
+    """
 
     name = NAME
     version = "reach_moving/1"

@@ -35,7 +35,7 @@ class StackSettings(GraspSettings):
 
 
 class Stack(HandlingTask):
-    """Task to stack an object on another one and to let it go."""
+    """Task to stack an object on another one and let it go."""
 
     name = "stack"
 

@@ -196,7 +196,7 @@ def list_twin_files(reference: str | Path) -> list[Path]:
         if not base or base in TWINS.builtin or base.startswith(_INSTALLED) or not below.is_file():
             break
         yamls.append(below)
-    yamls += [absolute_path(file) for file in _list_part_files(yamls)]
+    yamls += [absolute_path(file) for file in _list_part_files(yamls, installed=False)]
     shapes = [*spec.scene.objects, *(one for group in spec.scene.sets.values() for one in group)] if spec.scene else []
     named = [file for shape in shapes for file in shape.files]
     named += [f"{sensor.device.partition('.yaml')[0]}.yaml" for sensor in spec.sensors.values()]
@@ -271,6 +271,7 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
         raise InputError(
             f"{path}: params must be a list of lines `- {{name: PATH, range: [low, high]}}`; given {added!r:.60}."
         )
+    below = _move_attached(below, file.parent, path.parent)
     if isinstance(own.get("remove"), list):
         below = _leave_out(below, [str(name) for name in own["remove"]])
     merged = {**below, **own, "params": [*below.get("params", []), *added]}
@@ -289,6 +290,34 @@ def _read_base(file: Path, above: tuple[Path, ...]) -> tuple[Any, Path]:
         described = _describe_model(file, file.stem).model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return described, file.parent
     return _merge_base(load_yaml(file), file, above)
+
+
+def _move_attached(content: dict[str, Any], source: Path, folder: Path) -> dict[str, Any]:
+    """Return the content of a base whose attached and shown models have paths relative to another folder.
+
+    Files of twinloop become ``package:twinloop/PATH``, so that the content does not depend on where it is installed.
+
+    Args:
+        content: Content of the base, merged with its own bases.
+        source: Folder of the base.
+        folder: Folder of the twin with this base.
+    """
+    if source.resolve() == folder.resolve():
+        return content
+
+    def move(entry: Any) -> Any:
+        model = entry.get("model") if isinstance(entry, dict) else None
+        if not isinstance(model, str) or model.startswith(_INSTALLED):
+            return entry
+        file, own = (source / model).resolve(), Path(str(resources.files("twinloop"))).resolve()
+        if file.is_relative_to(own):
+            return {**entry, "model": f"{_PACKAGE}twinloop/{file.relative_to(own).as_posix()}"}
+        return {**entry, "model": Path(os.path.relpath(file, folder.resolve())).as_posix()}
+
+    attached = content.get("attach")
+    moved = {"attach": [move(one) for one in attached]} if isinstance(attached, list) else {}
+    moved |= {"visuals": move(content["visuals"])} if "visuals" in content else {}
+    return {**content, **moved}
 
 
 def _leave_out(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -329,13 +358,14 @@ def _list_parts(value: Any, path: Path) -> list[tuple[Any, Path | None]]:
     entries = value.get("attach") if isinstance(value, dict) else None
     entries = entries if isinstance(entries, list) else []
     models = [(one, str(one.get("model", "")) if isinstance(one, dict) else "") for one in entries]
-    return [(one, path.parent / model if model.endswith(".yaml") else None) for one, model in models]
+    return [(one, _find_model(model, path.parent) if model.endswith(".yaml") else None) for one, model in models]
 
 
-def _list_part_files(files: Sequence[Path]) -> list[Path]:
-    """Return the YAML files that the twin YAMLs among some files attach."""
+def _list_part_files(files: Sequence[Path], *, installed: bool = True) -> list[Path]:
+    """Return the YAML files that the twin YAMLs among some files attach, by default also those in packages."""
     yamls = [file for file in files if file.suffix not in MODEL_SUFFIXES and file.is_file()]
-    return [part for file in yamls for _, part in _list_parts(load_yaml(file), file) if part is not None]
+    parts = [(one, part) for file in yamls for one, part in _list_parts(load_yaml(file), file) if part is not None]
+    return [part for one, part in parts if installed or not one["model"].startswith(_INSTALLED)]
 
 
 def _find_base(base: str, path: Path) -> Path:

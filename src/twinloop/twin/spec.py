@@ -197,7 +197,7 @@ class AttachSpec(_Strict):
 
     Attributes:
         model: Path of the MJCF or URDF file, relative to the YAML file, or ``package:NAME/PATH`` in a Python package.
-            In a file, also the path of a YAML file with the keys ``model`` and ``params``, which the twin's own
+            In a file, also such a reference to a YAML file with the keys ``model`` and ``params``, which the twin's own
             ``params`` can replace.
         prefix: Text before the names of all its elements, except its keyframes; by default none, which names that both
             models use do not allow.

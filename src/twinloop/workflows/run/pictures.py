@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,12 +10,19 @@ from twinloop.render import SceneStates, open_renderer
 from twinloop.rollout.episodes import run_batch
 from twinloop.tasks import Task
 from twinloop.twin import Twin
+from twinloop.twin.compiling import compile_model
+
+Array = NDArray[np.float64]
 
 _HEIGHT, _WIDTH = 240, 320  # pixels
+_CAMERA = "twinloop_overview"
+# The camera looks down from the side, where people see tool and object beside each other: our choice.
+_FOVY, _SIDE, _DOWN = np.radians([40.0, 55.0, 28.0])
+_AROUND = 0.45  # space around the objects and tools, as a share of the distance from the robot's base to its tool
 
 
 def render_moment(twin: Twin, task: Task, share: float = 0.5) -> NDArray[np.uint8]:
-    """Return an image ``(H, W, 3)`` of the expert at work in the nominal world, from the twin's first camera.
+    """Return an image ``(H, W, 3)`` of the expert at work in the nominal world, seen from the side.
 
     Args:
         twin: the twin.
@@ -30,11 +38,61 @@ def render_moment(twin: Twin, task: Task, share: float = 0.5) -> NDArray[np.uint
 
 
 def render_home(twin: Twin) -> NDArray[np.uint8]:
-    """Return an image ``(H, W, 3)`` of a twin in its home pose, from its first camera."""
+    """Return an image ``(H, W, 3)`` of a twin in its home pose, seen from the side."""
     return _render(twin, SceneStates(qpos=twin.home()[0]))
 
 
 def _render(twin: Twin, states: SceneStates) -> NDArray[np.uint8]:
-    camera = twin.spec.cameras[0] if twin.spec.cameras else twin.model.camera(0).name
-    with open_renderer("auto", twin.model, height=_HEIGHT, width=_WIDTH, cameras=[camera]) as opened:
-        return opened.render(states)[camera][0]
+    model = _add_camera(twin, states)
+    with open_renderer("auto", model, height=_HEIGHT, width=_WIDTH, cameras=[_CAMERA]) as opened:
+        return opened.render(states)[_CAMERA][0]
+
+
+def _add_camera(twin: Twin, states: SceneStates) -> mujoco.MjModel:
+    """Return the twin's model with another camera, which has the objects and the tools of a state in its image."""
+    model, data = twin.model, mujoco.MjData(twin.model)
+    data.qpos[:] = np.reshape(states.qpos, (-1, model.nq))[0]
+    if model.nmocap and states.mocap_pos is not None and states.mocap_quat is not None:
+        data.mocap_pos[:], data.mocap_quat[:] = states.mocap_pos[0], states.mocap_quat[0]
+    mujoco.mj_forward(model, data)
+    points, space = _find_focus(twin, data)
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2.0
+    several = (
+        twin.spec.robot is not None and len(twin.spec.robot.hands) > 0
+    )  # from the side, one arm would hide another
+    out = _find_direction(model, data, middle, 0.0 if several else _SIDE)
+    right = np.cross([0.0, 0.0, 1.0], out) / np.cos(_DOWN)
+    up = np.cross(out, right)
+    tangents = np.tan(_FOVY / 2.0) * np.array([_WIDTH / _HEIGHT, 1.0])
+    sides = np.abs((points - middle) @ np.stack([right, up], axis=1)) + space
+    distance = ((points - middle) @ out + (sides / tangents).max(axis=1)).max()
+    spec = twin.mjspec.copy()
+    spec.worldbody.add_camera(
+        name=_CAMERA, pos=middle + distance * out, xyaxes=[*right, *up], fovy=float(np.degrees(_FOVY))
+    )
+    return compile_model(spec)
+
+
+def _find_focus(twin: Twin, data: mujoco.MjData) -> tuple[Array, float]:
+    """Return points ``(n, 3)`` of the objects and tools, or else of all bodies, and the space around them in m."""
+    model, robot = twin.model, twin.spec.robot
+    joints = [model.joint(name).id for name in robot.joints] if robot else []
+    roots = set(model.body_rootid[model.jnt_bodyid[joints]].tolist())
+    sites = [hand.tcp for hand in (robot.find_hand(), *robot.hands.values()) if hand.tcp] if robot else []
+    movable = model.geom_bodyid > 0
+    things = data.geom_xpos[movable & ~np.isin(model.body_rootid[model.geom_bodyid], sorted(roots))]
+    if not sites or not len(things):
+        points = data.geom_xpos[movable] if movable.any() else data.geom_xpos
+        return points, 0.3 * float(np.ptp(points, axis=0).max()) + float(model.geom_rbound[movable].max(initial=0.0))
+    tools = np.array([data.site(name).xpos for name in sites])
+    bases = data.xpos[sorted(roots)]
+    reach = max(float(np.linalg.norm(bases - tool, axis=1).min()) for tool in tools)
+    return np.concatenate([tools, things]), _AROUND * reach
+
+
+def _find_direction(model: mujoco.MjModel, data: mujoco.MjData, middle: Array, side: float) -> Array:
+    """Return the unit vector from a point to the camera, ``side`` rad to the side of the model's first fixed camera."""
+    fixed = np.flatnonzero(model.cam_bodyid == 0)
+    ahead = data.cam_xpos[fixed[0]] - middle if len(fixed) else np.array([1.0, 0.0, 0.0])
+    bearing = np.arctan2(ahead[1], ahead[0]) + side
+    return np.array([np.cos(bearing) * np.cos(_DOWN), np.sin(bearing) * np.cos(_DOWN), np.sin(_DOWN)])

@@ -40,7 +40,7 @@ class TwinShowRequest(TwinRequest):
     """Show every parameter of a twin: unit, nominal value, bounds, default range and its source."""
 
     image: Path | None = None
-    """PNG file for a picture of the twin in its home pose, from its first camera."""
+    """PNG file for a picture of the twin in its home pose, seen from the side."""
 
 
 @request
