@@ -20,6 +20,7 @@ TASKS: Registry[Callable[[Twin], Task]] = Registry(
         "pick_and_place": "twinloop.tasks.pick_and_place:PickAndPlace",
         "press": "twinloop.tasks.press:Press",
         "push": "twinloop.tasks.push:Push",
+        "route_cable": "twinloop.tasks.route_cable:RouteCable",
         "stack": "twinloop.tasks.stack:Stack",
         "reach_moving": "twinloop.tasks.reach_moving:ReachMoving",
     },
