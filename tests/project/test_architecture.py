@@ -126,7 +126,7 @@ CEILINGS = {
     "simulate": 3745,
     "stats": 5840,
     "studio": 1990,
-    "tasks": 4300,
+    "tasks": 4700,
     "train": 5935,
     "twin": 8200,
     "workflows": 17840,

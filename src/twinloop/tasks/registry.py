@@ -13,12 +13,14 @@ from twinloop.twin import Twin
 TASKS: Registry[Callable[[Twin], Task]] = Registry(
     "task",
     {
+        "drag_cloth": "twinloop.tasks.drag_cloth:DragCloth",
         "hand_over": "twinloop.tasks.hand_over:HandOver",
         "insert_peg": "twinloop.tasks.insert_peg:InsertPeg",
         "open_drawer": "twinloop.tasks.open_drawer:OpenDrawer",
         "pick_and_place": "twinloop.tasks.pick_and_place:PickAndPlace",
         "press": "twinloop.tasks.press:Press",
         "push": "twinloop.tasks.push:Push",
+        "route_cable": "twinloop.tasks.route_cable:RouteCable",
         "stack": "twinloop.tasks.stack:Stack",
         "reach_moving": "twinloop.tasks.reach_moving:ReachMoving",
     },
