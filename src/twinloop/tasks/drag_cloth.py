@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState
-from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import mocap_row
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
@@ -164,7 +162,7 @@ class DragCloth(MilestonePhases, OwnTask):
         ]
 
     def _points(self, states: Array) -> Array:
-        return self._vertices.positions(states[..., state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))])
+        return self._vertices.positions(self.qpos(states))
 
     def _way(self, states: Array) -> Array:
         return (self.centre(states) - self.position(states, self.settings.target)) * [1.0, 1.0, 0.0]

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState
-from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import mocap_row
 from twinloop.tasks.handling import GraspSettings, HandlingTask
 from twinloop.tasks.milestones import Milestone
@@ -172,7 +170,7 @@ class RouteCable(HandlingTask):
         return WaypointExpert(self.arm, initial, waypoints, frame=frame, hand=self.hand)
 
     def _points(self, states: Array) -> Array:
-        return self._vertices.positions(states[..., state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))])
+        return self._vertices.positions(self.qpos(states))
 
     def _is_laid(self, states: Array) -> NDArray[np.bool_]:
         """Return whether the cable crosses the line between the posts, low, and the plug is behind it."""

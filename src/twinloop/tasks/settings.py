@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.twin import Twin
+from twinloop.twin import Twin, builtin_names
+from twinloop.twin.load import library_names, read_spec
 from twinloop.twin.spec import describe_errors
 
 _Settings = TypeVar("_Settings")
@@ -31,7 +32,11 @@ def read_settings(kind: type[_Settings], twin: Twin, task: str) -> _Settings:
     fields: dict[str, Any] = {field.name: field for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
     required = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
     if section is None:
-        raise InputError(f"The twin {twin.name} has no section task.{task}. Add one with {', '.join(required)}.")
+        fitting = [name for name in (*builtin_names(), *library_names()) if task in read_spec(name).task]
+        others = f", or choose another twin: {', '.join(fitting)}" if fitting else ""
+        raise InputError(
+            f"The twin {twin.name} has no section task.{task}. Add one with {', '.join(required)}{others}."
+        )
     for key in section:
         if key not in fields:
             raise UnknownNameError("key", key, fields, where=where)
