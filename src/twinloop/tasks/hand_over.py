@@ -80,6 +80,7 @@ class HandOver(MilestonePhases, OwnTask):
         """Prepare the task for a twin; see `OwnTask`, `Arm` and `settings.read_settings` for errors."""
         super().__init__(twin)
         self.settings = self.read_settings(HandOverSettings)
+        self.require_bodies(objects=[self.settings.object], targets=[self.settings.target])
         self._meeting = np.array(self.settings.meeting)
         self._giver, self._receiver = (
             _Side.of(twin, name, self._meeting) for name in (self.settings.giver, self.settings.receiver)

@@ -49,6 +49,7 @@ class InsertPeg(HandlingTask):
         """Prepare the task for a twin; see `OwnTask` and `settings.read_settings` for errors."""
         super().__init__(twin)
         self.settings = self.read_settings(PegSettings)
+        self.require_bodies(objects=[self.settings.object], targets=[self.settings.socket])
         self.instruction = f"Insert the {self.settings.object} into the {self.settings.socket}."
         self._half = self.objects[self.settings.object].rest_height  # of the peg, which stands on the table
 

@@ -63,9 +63,9 @@ class OpenDrawer(MilestonePhases, OwnTask):
         super().__init__(twin)
         self.settings = settings = self.read_settings(DrawerSettings)
         self.instruction = "Open the drawer."
+        self.require_bodies(targets=[settings.cabinet])
         model = twin.model
         for kind, name, count, find in (
-            ("mocap body", settings.cabinet, model.nbody, model.body),
             ("joint", settings.drawer, model.njnt, model.joint),
             ("geom", settings.knob, model.ngeom, model.geom),
         ):

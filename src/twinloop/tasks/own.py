@@ -21,7 +21,7 @@ policies on-policy (`twinloop distill`), and is the task's expert if there is no
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -106,6 +106,14 @@ class OwnTask:
         settings = read_settings(kind, self.twin, self.name)
         self.nstep = round(getattr(settings, "duration", self.seconds) * self.twin.control_hz)
         return settings
+
+    def require_bodies(self, *, objects: Iterable[str] = (), targets: Iterable[str] = ()) -> None:
+        """Raise UnknownNameError if the twin lacks one of these objects or mocap bodies."""
+        where = f"the twin {self.twin.name}, task.{self.name}"
+        for kind, names, known in (("object", objects, self.objects), ("mocap body", targets, self._targets)):
+            for name in names:
+                if name not in known:
+                    raise UnknownNameError(kind, name, known, where=where)
 
     @cached_property
     def arm(self) -> Arm:

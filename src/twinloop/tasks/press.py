@@ -65,10 +65,10 @@ class Press(MilestonePhases, OwnTask):
         super().__init__(twin)
         self.settings = settings = self.read_settings(PressSettings)
         self.instruction = f"Press the tissue with {settings.force:g} newtons."
-        joints = [twin.model.joint(i).name for i in range(twin.model.njnt)]
-        for kind, name, known in (("mocap body", settings.stand, self.bodies), ("joint", settings.scale, joints)):
-            if name not in known:
-                raise UnknownNameError(kind, name, known, where=f"the twin {twin.name}, task.{self.name}")
+        self.require_bodies(targets=[settings.stand])
+        joints = [one for one in (twin.model.joint(i).name for i in range(twin.model.njnt)) if one]
+        if settings.scale not in joints:
+            raise UnknownNameError("joint", settings.scale, joints, where=f"the twin {twin.name}, task.{self.name}")
         joint = twin.model.joint(settings.scale)
         self._row, self._stiffness = int(joint.qposadr[0]), float(joint.stiffness[0])
 

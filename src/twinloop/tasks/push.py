@@ -62,6 +62,7 @@ class Push(MilestonePhases, OwnTask):
         """Prepare the task for a twin; see `OwnTask` and `settings.read_settings` for errors."""
         super().__init__(twin)
         self.settings = self.read_settings(PushSettings)
+        self.require_bodies(objects=[self.settings.object], targets=[self.settings.target])
         self.instruction = f"Push the {self.settings.object} to the {self.settings.target}."
 
     def success(self, states: Array) -> NDArray[np.bool_]:

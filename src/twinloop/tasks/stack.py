@@ -43,6 +43,7 @@ class Stack(HandlingTask):
         """Prepare the task for a twin; see `OwnTask` and `settings.read_settings` for errors."""
         super().__init__(twin)
         self.settings = self.read_settings(StackSettings)
+        self.require_bodies(objects=(self.settings.object, self.settings.base))
         self.instruction = f"Stack the {self.settings.object} on the {self.settings.base}."
         thing, base = (self.objects[name].rest_height for name in (self.settings.object, self.settings.base))
         self._above = thing + base  # m: between the centres, as both rest on the table at their half heights

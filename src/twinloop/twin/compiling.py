@@ -144,7 +144,8 @@ def _refuse_implicit_elasticity(mjspec: mujoco.MjSpec) -> None:
     if integrator and elastic is not None:
         raise InputError(
             f"The flex {elastic} is elastic, and the integrator {integrator} of MuJoCo does not support elasticity. "
-            'Set <option integrator="discrete"/> in the model, or "Euler" with a physics step well below 1 ms.'
+            'Set `integrator: discrete` in the twin\'s YAML, or integrator="discrete" in <option> of the model. Euler '
+            "also works, with a physics step well below 1 ms."
         )
 
 

@@ -344,9 +344,12 @@ def _open_parts(value: dict[str, Any], path: Path) -> dict[str, Any]:
             attached.append(one)
             continue
         part = load_yaml(file)
-        if not isinstance(part, dict) or not isinstance(part.get("model"), str) or set(part) - {"model", "params"}:
+        known = isinstance(part, dict) and isinstance(part.get("model"), str) and not set(part) - {"model", "params"}
+        if not known or not isinstance(part.get("params") or [], list):
+            given = ", ".join(map(str, part)) if isinstance(part, dict) else f"{part!r:.60}"
             raise InputError(
-                f"{path}: attach {file}: such a file has a model and params. Change it, or name the model."
+                f"{path}: attach {file}: a part has the keys model, a file, and params, a list; given {given}. Change "
+                "it, or name the model."
             )
         attached.append({**one, "model": (Path(one["model"]).parent / part["model"]).as_posix()})
         params += part.get("params") or []
@@ -394,9 +397,8 @@ def _find_installed_file(reference: str) -> Path:
     root = Path(next(iter(found.submodule_search_locations))).resolve()
     file = root / place
     if not file.resolve().is_relative_to(root) or not file.is_file():
-        models = [
-            path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.suffix in MODEL_SUFFIXES
-        ]
+        kinds = {".yaml"} if file.suffix == ".yaml" else MODEL_SUFFIXES
+        models = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.suffix in kinds]
         raise UnknownNameError("model", place, models, where=f"the package {name}")
     return file
 
@@ -585,7 +587,9 @@ def _remove_bodies(mjspec: mujoco.MjSpec, names: Sequence[str], path: Path, wher
     for name in names:
         if name not in existing:
             raise UnknownNameError("body", name, existing, where=f"{where}: remove")
-        mjspec.delete(mjspec.body(name))
+        body = mjspec.body(name)
+        if body is not None:  # else it was within a removed body
+            mjspec.delete(body)
 
 
 def _attach_model(mjspec: mujoco.MjSpec, spec: AttachSpec, path: Path, where: str) -> None:

@@ -105,6 +105,7 @@ MAX_MODEL_BYTES = 512 << 20
 MAX_XML_BYTES = 32 << 20
 MAX_ASSET_BYTES = 256 << 20
 MAX_ASSETS_BYTES = 1 << 30
+MAX_STL_FACES = 200_000  # of MuJoCo's decoder; its error comes after the whole file was read
 # Limits of the physics step, in seconds. Arms use 0.5 to 10 ms.
 SHORTEST_STEP, LONGEST_STEP = 1e-6, 1.0
 # Largest number of solver iterations in one physics step. MuJoCo's defaults are 100 and 50.
@@ -152,6 +153,7 @@ _FILES = ("file", "filename", "fileright", "fileleft", "fileup", "filedown", "fi
 _FOLDERS = ("meshdir", "texturedir", "assetdir")
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
 _WHOLE = re.compile(r"(\d+)([KMGTPE]?)", re.IGNORECASE)
+_HEAD_STL = 84  # bytes of a binary STL file up to the end of its number of faces
 _HEAD = 24  # bytes of a PNG image up to the end of its size
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -220,7 +222,14 @@ def check_asset(path: Path) -> int:
     if size > MAX_ASSET_BYTES:
         raise InputError(f"{path} has {size:,} bytes; at most {MAX_ASSET_BYTES:,} are read. Make it smaller.")
     with open_regular(path) as file:
-        _require_small_image(file.read(_HEAD), str(path))
+        head = file.read(_HEAD_STL)
+    _require_small_image(head, str(path))
+    faces = int.from_bytes(head[80:84], "little")
+    if path.suffix.lower() == ".stl" and faces > MAX_STL_FACES:
+        raise InputError(
+            f"{path} has {faces:,} faces; MuJoCo reads at most {MAX_STL_FACES:,} of a binary STL file, and no other "
+            "kind. Simplify the mesh, or save it as OBJ."
+        )
     return size
 
 
