@@ -18,6 +18,7 @@ TASKS: Registry[Callable[[Twin], Task]] = Registry(
         "insert_peg": "twinloop.tasks.insert_peg:InsertPeg",
         "open_drawer": "twinloop.tasks.open_drawer:OpenDrawer",
         "pick_and_place": "twinloop.tasks.pick_and_place:PickAndPlace",
+        "pour_granules": "twinloop.tasks.pour_granules:PourGranules",
         "press": "twinloop.tasks.press:Press",
         "push": "twinloop.tasks.push:Push",
         "route_cable": "twinloop.tasks.route_cable:RouteCable",
