@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState
-from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import mocap_row
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
@@ -114,20 +113,19 @@ class PourGranules(MilestonePhases, OwnTask):
 
     def success(self, states: Array) -> NDArray[np.bool_]:
         """Return whether enough granules are in the bowl, and all have settled, for each recorded state."""
-        qvel = states[..., state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QVEL))]
-        speed = np.linalg.norm(qvel[..., self._dofs[:, None] + np.arange(3)], axis=-1).mean(axis=-1)
+        speed = np.linalg.norm(self.qvel(states)[..., self._dofs[:, None] + np.arange(3)], axis=-1).mean(axis=-1)
         settled = (self.poured(states) >= self.settings.share) & (speed < _AT_REST)
         return held_for(settled, max(1, round(_REST_S * self.twin.control_hz)))
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the needed granules in the bowl, and of the tipping, so far; 1 is success."""
         poured = running_maximum(self.poured(states) / self.settings.share)
-        tipped = running_maximum(np.nan_to_num(self._qpos(states)[..., self._hinge]) / self.settings.angle)
+        tipped = running_maximum(np.nan_to_num(self.qpos(states)[..., self._hinge]) / self.settings.angle)
         return np.where(self.success(states), 1.0, 0.3 * tipped + 0.65 * poured)
 
     def milestones(self, states: Array) -> list[Milestone]:
         """Return the milestones of one episode, ``(T + 1, nstate)``: trough tipped, granules in the bowl, settled."""
-        settings, angle, poured = self.settings, self._qpos(states)[:, self._hinge], self.poured(states)
+        settings, angle, poured = self.settings, self.qpos(states)[:, self._hinge], self.poured(states)
         most = f"the trough was tipped by {np.degrees(np.nanmax(angle)):.0f} deg"
         few = f"{100 * poured.max():.0f} % of the granules were in the bowl; {100 * settings.share:.0f} % are asked for"
         last = "enough granules were in the bowl, but they did not settle there"
@@ -147,7 +145,7 @@ class PourGranules(MilestonePhases, OwnTask):
 
     def environment(self, states: Array) -> Array:
         """Return the tracked values ``(…, n)`` in recorded states ``(…, nstate)``."""
-        angle, poured = self._qpos(states)[..., self._hinge, None], self.poured(states)[..., None]
+        angle, poured = self.qpos(states)[..., self._hinge, None], self.poured(states)[..., None]
         parts = [super().environment(states), angle, poured, self._granules(states).mean(axis=-2)]
         return np.nan_to_num(np.concatenate(parts, axis=-1))
 
@@ -183,8 +181,5 @@ class PourGranules(MilestonePhases, OwnTask):
         ]
         return WaypointExpert(self.arm, initial, waypoints)
 
-    def _qpos(self, states: Array) -> Array:
-        return states[..., state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))]
-
     def _granules(self, states: Array) -> Array:
-        return self._qpos(states)[..., self._rows[:, None] + np.arange(3)]
+        return self.qpos(states)[..., self._rows[:, None] + np.arange(3)]
