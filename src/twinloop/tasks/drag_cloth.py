@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 _REST_S = 0.2  # s for which the cloth must stay on the target; our choice
 _MOVED = 0.005  # m: a cloth whose centre has moved so far was dragged
 _ABOVE = 0.008  # m: largest distance of the hand from the cloth's centre on the way down
-_DONE = 0.4  # share of the radius at which the expert lets go
+_DONE, _STAYS = 0.4, 0.85  # shares of the radius at which the expert lets go, and beyond which it drags again
 _DRAG = 0.05  # m: the expert aims at most so far ahead of the hand
 _PRESSED = 0.008  # m: below this height above that of a press, the hand presses
 
@@ -39,8 +39,8 @@ class ClothSettings:
         mat: name of the mocap body on which the cloth begins.
         target: name of the target's mocap body.
         radius: distance from the target within which the cloth's centre must be.
-        press: height of the tool site above the table while the closed hand presses on the cloth.
-        high: height of the tool site above the cloth, without contact.
+        press: height of the tool site above the cloth's centre while the closed hand presses on it.
+        high: height of the tool site above the cloth's centre, without contact.
         away: height of the tool site above which the hand has let the cloth go.
         fingers: centre of the closed fingers in the frame of the tool site.
         duration: length of an episode.
@@ -123,40 +123,48 @@ class DragCloth(MilestonePhases, OwnTask):
     def rules(self, initial: InitialState) -> list[Rule]:
         """Return the rules: above the cloth's centre, down, along the line to the target, then up."""
         settings, frame = self.settings, BearingFrame(self.arm.chain, self.arm.home)
-        target, rise = self.start(initial, settings.target), self.start(initial, settings.mat)[:, 2]
-        press, high = settings.press + rise, settings.high + rise
+        target = self.start(initial, settings.target)
 
         def centre(now: PresentState) -> Array:
             return self._vertices.positions(now.qpos).mean(axis=1)
 
-        def point(place: Array, height: Array) -> Array:
-            """Return the tool's position with the fingers at a place."""
-            axes = frame.tool_axes(set_height(place, height), np.zeros(len(place)))
+        def heights(now: PresentState, above: float) -> Array:
+            return centre(now)[:, 2] + above  # the table may be higher or tilted
+
+        def point(now: PresentState, above: float) -> Array:
+            """Return the tool's position with the fingers over the cloth's centre."""
+            place = set_height(centre(now), heights(now, above))
+            axes = frame.tool_axes(place, np.zeros(len(place)))
             offset = sum(part * axis for part, axis in zip(settings.fingers, axes, strict=True))
-            return set_height(place - offset, height)
+            return set_height(place - offset, heights(now, above))
 
         def dragged(now: PresentState) -> Array:
             way = (target - centre(now)) * [1.0, 1.0, 0.0]
             length = np.linalg.norm(way, axis=1, keepdims=True)
-            return set_height(now.tool + way * np.minimum(1.0, _DRAG / np.maximum(length, 1e-6)), press)
+            ahead = way * np.minimum(1.0, _DRAG / np.maximum(length, 1e-6))
+            return set_height(now.tool + ahead, heights(now, settings.press))
+
+        def lifted(now: PresentState) -> Array:
+            return set_height(now.tool, heights(now, settings.high))
 
         def is_above(now: PresentState) -> NDArray[np.bool_]:
-            return np.linalg.norm((point(centre(now), press) - now.tool)[:, :2], axis=1) < _ABOVE
+            return np.linalg.norm((point(now, settings.press) - now.tool)[:, :2], axis=1) < _ABOVE
 
         def is_low(now: PresentState) -> NDArray[np.bool_]:
-            return now.tool[:, 2] < press + _PRESSED
+            return now.tool[:, 2] < heights(now, settings.press) + _PRESSED
 
         def is_done(now: PresentState) -> NDArray[np.bool_]:
-            return in_disc(centre(now), target, _DONE * settings.radius)
+            share = np.where(is_low(now), _DONE, _STAYS)
+            return np.linalg.norm((centre(now) - target)[:, :2], axis=1) <= share * settings.radius
 
         return [
-            Rule(name="done", when=is_done, position=lambda now: set_height(now.tool, high), grip=0.0),
+            Rule(name="done", when=is_done, position=lifted, grip=0.0),
             Rule(name="drag", when=is_low, position=dragged, grip=0.0),
-            Rule(name="down", when=is_above, position=lambda now: point(centre(now), press), grip=0.0),
+            Rule(name="down", when=is_above, position=lambda now: point(now, settings.press), grip=0.0),
             Rule(
                 name="over",
                 when=lambda now: np.ones(len(now.tool), dtype=bool),
-                position=lambda now: point(centre(now), high),
+                position=lambda now: point(now, settings.high),
                 grip=0.0,
             ),
         ]
