@@ -16,7 +16,7 @@ from twinloop.tasks.protocol import has_phases, has_progress, has_tracked_values
 from twinloop.twin import load_twin
 from twinloop.twin.load import library_names, read_spec
 
-SEED, EPISODES = 11, list(range(20))
+SEED, EPISODES = 11, list(range(10))
 
 
 def list_pairs():
@@ -61,8 +61,8 @@ def expert(task, params, initial):
 
 
 def test_a_world_is_a_function_of_its_episode_alone(task, params, initial):
-    rows = np.array([13, 2])
-    alone = task.reset(params.take(rows), run_seed=SEED, episodes=[13, 2])
+    rows = np.array([8, 2])
+    alone = task.reset(params.take(rows), run_seed=SEED, episodes=[8, 2])
     for field in ("qpos", "qvel", "mocap_pos", "mocap_quat", "command"):
         np.testing.assert_array_equal(getattr(alone, field), getattr(initial, field)[rows])
     other = task.reset(params, run_seed=SEED + 1, episodes=EPISODES)
@@ -70,7 +70,7 @@ def test_a_world_is_a_function_of_its_episode_alone(task, params, initial):
 
 
 def test_worlds_begin_within_the_joints_limits_even_when_all_is_drawn(task):
-    plan = section_plan("default", task.twin, run_seed=SEED, episodes=20, where="", named=dict)
+    plan = section_plan("default", task.twin, run_seed=SEED, episodes=len(EPISODES), where="", named=dict)
     begun = task.reset(plan.draw(EPISODES, nstep=task.nstep), run_seed=SEED, episodes=EPISODES)
     model = task.twin.model
     limited = np.flatnonzero(model.jnt_limited)
