@@ -20,6 +20,7 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 
 _AT_REST, _REST_S = 0.01, 0.2  # m/s and s: a drawer that is slower than this for so long has stopped; our choice
+_AT_KNOB = 0.02  # m: a closed hand that is no farther from its place at the knob holds it
 _MOVED = 0.005  # m: a drawer that is open so far is held at its knob, or was pushed
 _BEYOND = 0.01  # m: the expert opens the drawer so much further than needed
 
@@ -88,8 +89,11 @@ class OpenDrawer(MilestonePhases, OwnTask):
         settings, hand = self.settings, self.hand
         opening = self._opening(states)
         free = hand.opening_share(self.qpos(states)) > 0.5
-        gap = np.linalg.norm(self.position(states, "tool") - self._knob(states), axis=-1)
-        pulled = occurred_before(~free & (gap <= settings.away) & (opening >= 0.5 * settings.opening))
+        knob = self._knob(states)
+        grasp = np.stack([knob[..., 0], knob[..., 1], 0.0 * knob[..., 2] + settings.grasp_height], axis=-1)
+        held = ~free & (np.linalg.norm(self.position(states, "tool") - grasp, axis=-1) <= _AT_KNOB)
+        gap = np.linalg.norm(self.position(states, "tool") - knob, axis=-1)
+        pulled = occurred_before(held & (opening >= 0.5 * settings.opening))
         opened = pulled & (opening >= settings.opening) & (np.abs(self.qvel(states)[..., self._dof]) < _AT_REST)
         return held_for(opened & free & (gap > settings.away), max(1, round(_REST_S * self.twin.control_hz)))
 
