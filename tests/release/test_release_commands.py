@@ -131,10 +131,10 @@ def test_a_refused_gate_file_registers_nothing_and_names_where_the_task_belongs(
     from support.policies import contract, small
 
     file = gate_file(root, "old", 1, 0.8, None, candidate="trained/new", context={"twin": "so101_tabletop"})
-    small("mlp", replace(contract(), task="push")).save(root / "trained" / "new")
+    small("mlp", replace(contract(), task="sweep")).save(root / "trained" / "new")
     code, text = said(capfd, "gate", str(file))
     assert code == 2
-    assert "the task push, of which it keeps no file and which is not built in" in text
+    assert "the task sweep, of which it keeps no file and which is not built in" in text
     assert "Add the task to `context` in the gate file: `context: {twin: TWIN, task: NAME or FILE.py:CLASS}`" in text
     with Workspace.open(root) as ws:
         assert [one.reference for one in PolicyRegistry(ws).versions()] == ["old@1"]
