@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
@@ -66,7 +67,7 @@ class RandomActor:
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return a controller of these worlds."""
         (low, high), held = self.twin.find_command_ranges(), max(1, round(_HELD_S * self.twin.control_hz))
-        steps = iter(range(10**9))
+        steps = itertools.count()
 
         def choose(simulation: Simulation) -> NDArray[np.float64]:  # noqa: ARG001
             draw = {"size": len(low), "attempt": worlds.attempt, "step": next(steps) // held}

@@ -13,7 +13,7 @@ from twinloop.simulate import InitialState
 from twinloop.tasks.arm import mocap_row
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import held_for, in_disc, running_maximum
+from twinloop.tasks.predicates import in_disc, running_maximum
 from twinloop.tasks.reaching import BearingFrame
 from twinloop.tasks.reactive import PresentState, Rule
 from twinloop.tasks.soft import SoftVertices
@@ -79,7 +79,7 @@ class DragCloth(MilestonePhases, OwnTask):
     def success(self, states: Array) -> NDArray[np.bool_]:
         """Return whether the cloth has been on the target for 0.2 s with the hand lifted, for each recorded state."""
         free = self.position(states, "tool")[..., 2] > self.settings.away
-        return held_for(self._is_there(states) & free, max(1, round(_REST_S * self.twin.control_hz)))
+        return self.kept(self._is_there(states) & free, _REST_S)
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the cloth's initial distance from the target that was covered so far."""

@@ -13,7 +13,7 @@ from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.handling import LIFTED, REST_S, REST_SPEED, REST_SPIN
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import held_for, in_disc, occurred_before, running_maximum, slower_than
+from twinloop.tasks.predicates import in_disc, occurred_before, running_maximum, slower_than
 from twinloop.tasks.reaching import GraspFrame, heading
 from twinloop.tasks.waypoints import ToolState, Waypoint, WaypointExpert, set_height
 from twinloop.twin import Twin
@@ -96,7 +96,7 @@ class HandOver(MilestonePhases, OwnTask):
         low = np.abs(bar[..., 2] - self._bar.rest_height) < LIFTED / 2
         still = slower_than(self.qvel(states)[..., self._bar.qvel : self._bar.qvel + 6], REST_SPEED, REST_SPIN)
         free = self._receiver.hand.opening_share(self.qpos(states)) > _LOOSE
-        placed = held_for(there & low & still & free, max(1, round(REST_S * self.twin.control_hz)))
+        placed = self.kept(there & low & still & free, REST_S)
         given, taken = self._held_alone(states)
         return placed & occurred_before(taken & occurred_before(given))
 

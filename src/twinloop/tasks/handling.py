@@ -12,7 +12,7 @@ from twinloop.simulate import InitialState
 from twinloop.tasks.grasping import GraspFromAbove
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import held_for, slower_than
+from twinloop.tasks.predicates import slower_than
 from twinloop.tasks.waypoints import ToolState, Waypoint, WaypointExpert, set_height
 
 Array = NDArray[np.float64]
@@ -120,4 +120,4 @@ class HandlingTask(MilestonePhases, OwnTask):
         opening = hand.opening_share(self.qpos(states))
         away = np.linalg.norm(self.position(states, "tool") - self.position(states, name), axis=-1)
         free = still & (opening > 0.5) & (away > thing.radius + hand.tip)
-        return held_for(free, max(1, round(REST_S * self.twin.control_hz)))
+        return self.kept(free, REST_S)

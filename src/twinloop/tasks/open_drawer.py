@@ -12,7 +12,7 @@ from twinloop.core.errors import UnknownNameError
 from twinloop.simulate import InitialState
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import held_for, occurred_before, running_maximum
+from twinloop.tasks.predicates import occurred_before, running_maximum
 from twinloop.tasks.reaching import GraspFrame
 from twinloop.tasks.waypoints import Waypoint, WaypointExpert, set_height
 from twinloop.twin import Twin
@@ -95,7 +95,7 @@ class OpenDrawer(MilestonePhases, OwnTask):
         gap = np.linalg.norm(self.position(states, "tool") - knob, axis=-1)
         pulled = occurred_before(held & (opening >= 0.5 * settings.opening))
         opened = pulled & (opening >= settings.opening) & (np.abs(self.qvel(states)[..., self._dof]) < _AT_REST)
-        return held_for(opened & free & (gap > settings.away), max(1, round(_REST_S * self.twin.control_hz)))
+        return self.kept(opened & free & (gap > settings.away), _REST_S)
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the needed opening so far."""

@@ -39,6 +39,7 @@ from twinloop.tasks.arm import Arm, mocap_rows
 from twinloop.tasks.ground import FreeBody, place_bodies
 from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.placement import place_clutter
+from twinloop.tasks.predicates import held_for
 from twinloop.tasks.reaching import BearingFrame, heading
 from twinloop.tasks.reactive import ReactiveExpert, Rule
 from twinloop.tasks.settings import read_settings
@@ -194,6 +195,10 @@ class OwnTask:
     def joints(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return positions of the n robot joints, ``(…, n)`` in rad or m, in recorded states ``(…, nstate)``."""
         return self.qpos(states)[..., self.twin.joint_qpos]
+
+    def kept(self, condition: NDArray[np.bool_], seconds: float) -> NDArray[np.bool_]:
+        """Return a mask ``(nworld, time)``, true where a condition has held for some time, at least at one state."""
+        return held_for(condition, max(1, round(seconds * self.twin.control_hz)))
 
     def qpos(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the positions ``(…, nq)`` in recorded states ``(…, nstate)``, in MuJoCo's order and units."""

@@ -15,7 +15,7 @@ from twinloop.simulate import InitialState
 from twinloop.tasks.arm import mocap_row
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import held_for, running_maximum
+from twinloop.tasks.predicates import running_maximum
 from twinloop.tasks.soft import move_bodies
 from twinloop.tasks.waypoints import Waypoint, WaypointExpert, set_height
 from twinloop.twin import Twin
@@ -115,7 +115,7 @@ class PourGranules(MilestonePhases, OwnTask):
         """Return whether enough granules are in the bowl, and all have settled, for each recorded state."""
         speed = np.linalg.norm(self.qvel(states)[..., self._dofs[:, None] + np.arange(3)], axis=-1).mean(axis=-1)
         settled = (self.poured(states) >= self.settings.share) & (speed < _AT_REST)
-        return held_for(settled, max(1, round(_REST_S * self.twin.control_hz)))
+        return self.kept(settled, _REST_S)
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the needed granules in the bowl, and of the tipping, so far; 1 is success."""

@@ -11,7 +11,7 @@ from twinloop.core.errors import UnknownNameError
 from twinloop.simulate import InitialState
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import held_for, running_maximum
+from twinloop.tasks.predicates import running_maximum
 from twinloop.tasks.reaching import BearingFrame
 from twinloop.tasks.reactive import PresentState, Rule
 from twinloop.tasks.waypoints import set_height
@@ -76,7 +76,7 @@ class Press(MilestonePhases, OwnTask):
         """Return whether the force has been within its tolerance for long enough, for each recorded state."""
         settings = self.settings
         right = np.abs(self.force(states) - settings.force) <= settings.tolerance * settings.force
-        return held_for(right, max(1, round(settings.hold * self.twin.control_hz)))
+        return self.kept(right, settings.hold)
 
     def progress(self, states: Array) -> Array:
         """Return the share of the way to the tissue and of the force so far, half each; 1 is success."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from twinloop.simulate import InitialState
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import held_for, in_disc, running_maximum
+from twinloop.tasks.predicates import in_disc, running_maximum
 from twinloop.tasks.reaching import BearingFrame
 from twinloop.tasks.reactive import PresentState, Rule
 from twinloop.tasks.waypoints import set_height
@@ -68,7 +68,7 @@ class Push(MilestonePhases, OwnTask):
     def success(self, states: Array) -> NDArray[np.bool_]:
         """Return whether the object has been on the target for 0.2 s, for each recorded state."""
         there = in_disc(*self._pair(states), self.settings.radius)
-        return held_for(there, max(1, round(_REST_S * self.twin.control_hz)))
+        return self.kept(there, _REST_S)
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the object's initial distance from the target that was covered so far."""
