@@ -10,10 +10,13 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.formats import load_log
-from twinloop.hardware import VirtualCell
+from twinloop.hardware import TwinCell, VirtualCell
 from twinloop.hardware.limits import ClearanceCheck
 from twinloop.hardware.motions import plan_motion
-from twinloop.hardware.record import record
+from twinloop.hardware.record import add_tracked_poses, record
+from twinloop.simulate import open_backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import load_twin
 from twinloop.workflows.data.record import tracked_pose
 
@@ -126,3 +129,26 @@ def test_a_pick_moves_the_object_that_the_tracker_sees():
     column = moved.columns.index("cube.z")
     assert moved.values[:, column].max() > cube[2] + 0.03
     assert np.linalg.norm(moved.values[-1, column - 2 : column] - cube[:2]) > 0.02
+
+
+@pytest.mark.parametrize(("twin", "task", "body"), [("so101_push", "push", "cube"), ("so101_press", "press", "stand")])
+def test_a_replay_with_contacts_starts_from_what_the_tracker_saw(twin, task, body):
+    """The twin itself is the robot, so that its replay must return the readings, contacts included."""
+    robot = TwinCell(twin, task=task)
+    robot.connect()
+    steps = round(3.0 * robot.cell.twin.control_hz)
+    commands = (list(robot.expert_action().values()) for _ in range(steps))
+    episode = add_tracked_poses(record(robot, commands, robot.cell.twin.control_hz), robot.cell.twin)
+    pose = episode.signals[f"pose/{body}"].values
+    np.testing.assert_allclose(np.linalg.norm(pose[:, 3:], axis=1), 1.0)
+    compare = ("position", f"place/{robot.cell.twin.robot.tcp}", *([f"pose/{body}"] if task == "push" else []))
+    logs = prepare_replay(robot.cell.twin, [episode], ReplayOptions(compare=compare, contacts=True))
+    if task == "press":
+        np.testing.assert_allclose(logs.start.initial.mocap_pos[0], pose[:1, :3])
+    readings = replay(open_backend("threads"), logs, logs.twin.table(1))[0, 0]
+    error = np.abs(readings - logs.measured[0])[steps // 6 :]  # the first command is taken to have been held before
+    assert error[:, :6].max() < 0.06  # deg; encoder counts are 0.088 deg
+    assert np.nanmax(error[:, 6:9]) < 5e-4
+    if task == "push":
+        assert np.ptp(pose[:, :2], axis=0).max() > 0.05
+        assert error[:, 9:12].max() < 1e-5

@@ -102,7 +102,7 @@ def test_coordinates_of_a_box_keep_its_limits_and_the_prior_within(twin, backend
 
 def test_scores_are_one_step_to_the_parameters_in_standard_errors(twin, backend):
     """To first order a log made elsewhere has its parameters' distance as its score, and nothing left over."""
-    logs = limit_physics_rate(prepare_replay(twin, clips(twin, backend, TRUTH, count=5)), CONFIG.physics_hz)
+    logs = limit_physics_rate(prepare_replay(twin, clips(twin, backend, TRUTH, count=5)), CONFIG.replay_hz)
     space = fit_space(logs, CONFIG)[0]
     at = build_summaries(backend, logs, space, FREE_TRUTH, CONFIG)
     error = np.sqrt(np.diag(at.covariance))
@@ -118,7 +118,7 @@ def test_the_posterior_is_that_of_the_fit_and_calibrated_and_the_same_again(twin
     episodes = clips(twin, backend, TRUTH, count=8)
     fit = identify(twin, episodes, backend=backend, config=CONFIG)
     found = sample_posterior(twin, episodes, fit, backend=backend, config=CONFIG, options=SbiOptions(simulations=1500))
-    logs = limit_physics_rate(prepare_replay(twin, episodes), CONFIG.physics_hz)
+    logs = limit_physics_rate(prepare_replay(twin, episodes), CONFIG.replay_hz)
     space = fit_space(logs, CONFIG)[0]
     first_order = np.sqrt(np.diag(build_summaries(backend, logs, space, fit.distribution.mean, CONFIG).covariance))
     ratio = found.samples.std(axis=0) / first_order

@@ -26,7 +26,7 @@ HERTZ = np.array([0.9, 3.1, 7.3])
 def pressed_log(twin, rng, count=3, nframe=50):
     """Return episodes in which the slide presses on a block with the planted values, with noisy readings.
 
-    The virtual robot has the twin's own physics step, because a fit with contacts does not extrapolate it.
+    The virtual robot has the twin's own physics step, which is that of a fit with contacts.
     """
     time = np.arange(nframe) / twin.control_hz
     waves = np.sin(2 * np.pi * HERTZ * time[:, None] + rng.uniform(0, 2 * np.pi, (count, 1, 3)))
@@ -44,7 +44,7 @@ def pressed_log(twin, rng, count=3, nframe=50):
 def test_young_and_damping_of_a_pressed_block_come_back(seed):
     """Measured: Young's modulus to 0.1 %, damping to 1 %, from 1.5 s of pressing."""
     twin = load_twin("soft_press")
-    config = FitConfig(replay=REPLAY, free=tuple(TRUTH), physics_hz=1.0 / twin.dt)
+    config = FitConfig(replay=REPLAY, free=tuple(TRUTH))
     result = identify(twin, pressed_log(twin, generator(seed, "test/soft")), backend=BACKEND, config=config)
     for estimate in result.estimates:
         truth = TRUTH[estimate.name]

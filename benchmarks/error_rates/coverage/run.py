@@ -200,7 +200,7 @@ def _linear_limits(linear: LinearFits, rows: NDArray[np.intp], noise: Array) -> 
 def _refit_limits(population: Population, rows: NDArray[np.intp], noise: Array, backend: Backend) -> _Limits:
     case, log = population.case, population.log(rows, noise)
     result = identify(population.twin, log, backend=backend, config=case.fit)
-    logs = limit_physics_rate(prepare_replay(population.twin, log, case.fit.replay), case.fit.physics_hz)
+    logs = limit_physics_rate(prepare_replay(population.twin, log, case.fit.replay), case.fit.replay_hz)
     space = fit_space(logs, case.fit)[0]
     point = result.distribution.mean[: len(space.names)]
     problem = fit_problem(backend, logs, space, point, case.fit)

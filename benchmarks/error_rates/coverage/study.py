@@ -92,7 +92,7 @@ class Population:
         time = np.arange(frames) / case.hz
         commands = np.stack([case.commands(rng, time) for _ in range(case.population)])
         still = [_episode(twin, i, time, each, np.zeros((frames, each.shape[1]))) for i, each in enumerate(commands)]
-        logs = limit_physics_rate(prepare_replay(twin, still, ReplayOptions(local=case.start)), case.fit.physics_hz)
+        logs = limit_physics_rate(prepare_replay(twin, still, ReplayOptions(local=case.start)), case.fit.replay_hz)
         off = rng.normal(size=(1, len(logs), logs.nlocal)) * logs.start.sd
         clean = replay(backend, logs, logs.twin.table(1, {**case.truth, **case.missing}), off)[0]
         return cls(case=case, twin=twin, commands=commands, clean=clean)
@@ -193,7 +193,7 @@ class LinearFits:
 def _windows(population: Population, rows: NDArray[np.intp], noise: Array, local: Mapping[str, float]) -> ReplayLogs:
     options = replace(population.case.fit.replay, local=local)
     logs = prepare_replay(population.twin, population.log(rows, noise), options)
-    return limit_physics_rate(logs, population.case.fit.physics_hz)
+    return limit_physics_rate(logs, population.case.fit.replay_hz)
 
 
 def _local_sd(logs: ReplayLogs, local: Mapping[str, float]) -> Array:

@@ -16,6 +16,9 @@ from twinloop.core.errors import InputError, LogError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.units import CommandKind, UnitMap
 
+POSE_COLUMNS = ("x", "y", "z", "qw", "qx", "qy", "qz")
+"""Columns of a signal ``pose/BODY``: position in m and quaternion wxyz."""
+
 Source = Literal["real", "sim", "augmented", "human-in-the-loop"]
 
 

@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import InputError
-from twinloop.core.records import Episode, LoggedSignal
+from twinloop.core.records import POSE_COLUMNS, Episode, LoggedSignal
 from twinloop.hardware.protocol import TORQUE, TRACKED_PREFIX, Robot
+from twinloop.twin import Twin
 
 TRACKER = ENVIRONMENT.removeprefix("observation.")  # signal with the values of a tracker
-_TOOL = tuple(f"tool.{axis}" for axis in "xyz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,21 +145,37 @@ def command_kind(robot: Robot) -> Literal["position", "torque"]:
     return "torque" if all(key.endswith(f".{TORQUE}") for key in robot.action_features) else "position"
 
 
-def add_tool_position(episode: Episode, site: str | None) -> Episode:
-    """Return an episode with the tracked position of the tool also as the signal ``place/SITE``, if it is tracked.
+def add_tracked_poses(episode: Episode, twin: Twin) -> Episode:
+    """Return an episode with what its tracker saw also as signals from which a replay starts, or that it compares.
 
-    Replays compare this signal with the twin's tool site, see `core.records.Episode`.
+    They are the position of the twin's tool site as ``place/SITE``, and the poses of its free and mocap bodies as
+    ``pose/BODY``. A body without a tracked heading has the orientation that it has in the model.
 
     Args:
         episode: the episode, with the tracker's values as the signal ``environment_state``.
-        site: name of the twin's tool site, or None.
+        twin: twin of the robot and its scene.
     """
-    tracked = episode.signals.get(TRACKER)
-    if site is None or tracked is None or not set(_TOOL) <= set(tracked.columns):
+    tracked, model = episode.signals.get(TRACKER), twin.model
+    if tracked is None:
         return episode
-    values = tracked.values[:, [tracked.columns.index(name) for name in _TOOL]]
-    signal = LoggedSignal(time=tracked.time, values=values, columns=("x", "y", "z"), unit="m")
-    return replace(episode, signals={**episode.signals, f"place/{site}": signal})
+    seen = dict(zip(tracked.columns, tracked.values.T, strict=True))
+
+    def find_place(name: str) -> list[NDArray[np.float64]]:
+        return [seen[f"{name}.{axis}"] for axis in "xyz"] if all(f"{name}.{axis}" in seen for axis in "xyz") else []
+
+    found, site, place = dict[str, LoggedSignal](), twin.robot.tcp, find_place("tool")
+    if site is not None and place:
+        found[f"place/{site}"] = replace(tracked, values=np.stack(place, axis=1), columns=tuple("xyz"), unit="m")
+    free = model.jnt_bodyid[model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)]
+    for body in [*free.tolist(), *np.flatnonzero(model.body_mocapid >= 0).tolist()]:
+        name, turn = model.body(body).name, model.body_quat[body]
+        place, known = find_place(name), f"{name}.heading.cos" in seen
+        if place:
+            half = np.arctan2(seen[f"{name}.heading.sin"], seen[f"{name}.heading.cos"]) / 2.0 if known else 0.0
+            turn = [np.cos(half), 0.0, 0.0, np.sin(half)] if known else turn
+            values = np.stack(np.broadcast_arrays(*place, *turn), axis=1)
+            found[f"pose/{name}"] = replace(tracked, values=values, columns=POSE_COLUMNS, unit="")
+    return replace(episode, signals={**episode.signals, **found})
 
 
 class _DrivableRobot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import Literal
 from twinloop.core.errors import InputError
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin.quantities import Prior
+
+_REPLAY_HZ = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class FitConfig:
         walk: Number of training windows for the main iterations, evenly spaced (whole episodes if ``replay`` cuts no
             windows). The last stage uses all training windows.
         physics_hz: Physics rate of the replays, at most the twin's own, see `limit_physics_rate`. Their error is
-            extrapolated.
+            extrapolated. By default 240 Hz, and the twin's own rate with contacts, whose forces depend on it.
         iterations: Maximum number of main iterations.
         polish: Largest number of times that the derivatives of the last stage, with all windows, are computed again.
         level: Confidence level of the intervals.
@@ -59,7 +62,7 @@ class FitConfig:
     priors: Mapping[str, Prior] = field(default_factory=dict[str, Prior])
     start: Mapping[str, float] = field(default_factory=dict[str, float])
     walk: int = 12
-    physics_hz: float = 240.0
+    physics_hz: float | None = None
     iterations: int = 20
     polish: int = 2
     level: float = 0.95
@@ -75,6 +78,11 @@ class FitConfig:
     bootstrap: int = 0
     profile: tuple[str, ...] = ()
     checkpoint: Path | None = None
+
+    @property
+    def replay_hz(self) -> float:
+        """Physics rate of the replays in Hz; infinite for the twin's own."""
+        return self.physics_hz or (math.inf if self.replay.contacts else _REPLAY_HZ)
 
 
 _FORMS = "Write last:K, every:K or a list of episode numbers such as 3,7,9."

@@ -50,7 +50,7 @@ def find_hidden_inertias(logs: ReplayLogs, space: FitSpace, config: FitConfig) -
     hidden = np.zeros(len(space.free), dtype=np.bool_)
     if not logs.joints or config.free is not None or config.quantities is not None:
         return hidden
-    step = limit_physics_rate(logs, config.physics_hz).twin.dt
+    step = limit_physics_rate(logs, config.replay_hz).twin.dt
     stiff = np.flatnonzero(settling_times(logs.twin) < step)
     for column, free in enumerate(space.free):
         hidden[column] = free.joint in stiff and free.param.quantity.quantity == "armature"
@@ -122,7 +122,7 @@ def undeclared_responses(
     if not missing:
         return {}
     values = {**space.fixed, **space.scalar_values(point)}
-    seen = limit_physics_rate(replace(logs, twin=complete), config.physics_hz)
+    seen = limit_physics_rate(replace(logs, twin=complete), config.replay_hz)
     responses = _responses(backend, seen, values, missing, local)
     return {free.name: response for free, response in zip(missing, responses, strict=True)}
 

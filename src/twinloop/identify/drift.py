@@ -219,7 +219,7 @@ class _GroupFits:
     """
 
     def __init__(self, twin: Twin, episodes: Sequence[Episode], backend: Backend, config: FitConfig) -> None:
-        self._logs = limit_physics_rate(prepare_replay(twin, episodes, config.replay), config.physics_hz)
+        self._logs = limit_physics_rate(prepare_replay(twin, episodes, config.replay), config.replay_hz)
         self._backend, self._config = backend, config
         self.space, _ = fit_space(self._logs, config)
         self._point = self.space.column("start")

@@ -334,7 +334,7 @@ class MotionTrials:
         ]
         options = replace(self.config.replay, window=None, stride=None, start="rest", compare=("position",))
         options = replace(options, torque="command", conditions={}, local={})
-        return limit_physics_rate(prepare_replay(twin, episodes, options), self.config.physics_hz)
+        return limit_physics_rate(prepare_replay(twin, episodes, options), self.config.replay_hz)
 
     def _settle_at_home(self) -> Array:
         """Simulate the robot at home until it rests, and return its readings at every point, ``(npoint, n)``."""

@@ -185,7 +185,7 @@ def _structure_responses(
         absent = neutral.get(name, present)
         table[name] = np.full(count, absent)
         table[name][[i for i, row in enumerate(rows) if name in row]] += part * (present - absent)
-    seen = limit_physics_rate(replace(logs, twin=twin), config.physics_hz)
+    seen = limit_physics_rate(replace(logs, twin=twin), config.replay_hz)
     read = replay(backend, seen, twin.table(count, table), np.repeat(here.local[None], count, axis=0))
     change = np.nan_to_num((read[:-1] - read[-1]) / part, posinf=0.0, neginf=0.0)
     return {joint: one for joint, one in enumerate(change) if np.any(one)}

@@ -251,7 +251,7 @@ def optimize_fit(
         InputError: If the twin cannot be replayed from any start point.
         KeyboardInterrupt: If the fit is interrupted before its first result.
     """
-    logs = limit_physics_rate(training, config.physics_hz)
+    logs = limit_physics_rate(training, config.replay_hz)
     stages = _FitStages(
         backend=backend, logs=logs, own_substeps=training.twin.substeps, space=space, config=config,
         checkpoint=checkpoint, progress=progress,

@@ -201,7 +201,7 @@ def sample_posterior(
         raise InputError(f"A posterior needs at least one round; rounds is {options.rounds}.")
     config, options = config or FitConfig(), options or SbiOptions()
     chosen = prepare_replay(twin, episodes, config.replay).select_episodes(fit.training)
-    logs = limit_physics_rate(chosen, config.physics_hz)
+    logs = limit_physics_rate(chosen, config.replay_hz)
     space = narrow_bounds(fit_space(chosen, config)[0], config.bounds, config.start)[0]
     columns = [fit.distribution.names.index(name) for name in space.names]
     point = np.asarray(fit.distribution.mean[columns])

@@ -135,7 +135,7 @@ def survey(
         return _survey_prior(twin, config, options)
     logs = prepare_replay(twin, episodes, config.replay)
     space, _ = fit_space(logs, config)
-    seen = limit_physics_rate(logs, config.physics_hz).take(choose_main_windows(logs, config))
+    seen = limit_physics_rate(logs, config.replay_hz).take(choose_main_windows(logs, config))
     problem = fit_problem(backend, seen, space, space.column("start"), config)
     point = solve(problem, space.column("start"), iterations=options.steps).point if options.steps else problem.centre
     problem = fit_problem(backend, seen, space, point, config)

@@ -23,7 +23,8 @@ _LEAST_SUBSTEPS = 2
 
 def change_physics_rate(twin: Twin, physics_hz: float) -> Twin:
     """Return the twin with a physics rate of about ``physics_hz``, but never faster than its own rate."""
-    return change_substeps(twin, min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz))))
+    steps = round(min(physics_hz * twin.dt, 1.0) * twin.substeps)
+    return change_substeps(twin, min(twin.substeps, max(_LEAST_SUBSTEPS, steps)))
 
 
 def change_substeps(twin: Twin, substeps: int) -> Twin:

@@ -130,6 +130,7 @@ def read_starts(
     bodies = _free_bodies(twin.model)
     for body in bodies:
         _place(twin.model, body, starts, qpos, qvel, resting=resting)
+    mocap_pos, mocap_quat = _place_mocap_bodies(twin.model, starts, home)
     n = len(columns) if joints else 0
     speeds = (
         {e.index: _read_joint_velocities(e, joints[e.index], columns) for e, _ in starts}
@@ -139,7 +140,15 @@ def read_starts(
     dofs, nposition, widths = _select_correctable_dofs(twin, bodies if not n else [], sd)
     earlier = np.stack([_select_earlier_commands(commands[e.index], frame, history) for e, frame in starts])
     return WindowStart(
-        initial=replace(home, qpos=qpos, qvel=qvel, command=earlier[:, 0], earlier=earlier[:, 1:]),
+        initial=replace(
+            home,
+            qpos=qpos,
+            qvel=qvel,
+            mocap_pos=mocap_pos,
+            mocap_quat=mocap_quat,
+            command=earlier[:, 0],
+            earlier=earlier[:, 1:],
+        ),
         joints=np.stack([joints[e.index][frame] for e, frame in starts]) if n else np.zeros((len(starts), 0)),
         speeds=np.stack([speeds[e.index][frame] for e, frame in starts]) if speeds else np.zeros((len(starts), n)),
         dofs=dofs,
@@ -174,6 +183,23 @@ def _place(
             qvel[row, dof : dof + 6] = interpolate_at_frames(episode, f"twist/{body}")[frame]
         elif not resting:
             qvel[row, dof + 3 : dof + 6] = _read_angular_velocity(model, body, episode, frame)
+
+
+def _place_mocap_bodies(
+    model: mujoco.MjModel, starts: Sequence[tuple[Episode, int]], home: InitialState
+) -> tuple[Array, Array]:
+    """Return positions and quaternions of the mocap bodies in all windows: logged ones, or those at home.
+
+    Mocap bodies do not move, so that the median over the episode removes a tracker's noise.
+    """
+    positions, quaternions = home.mocap_pos.copy(), home.mocap_quat.copy()
+    for body in np.flatnonzero(model.body_mocapid >= 0):
+        signal, column = f"pose/{model.body(int(body)).name}", int(model.body_mocapid[body])
+        for row, (episode, _) in enumerate(starts):
+            if signal in episode.signals:
+                pose = np.median(episode.signals[signal].values, axis=0)
+                positions[row, column], quaternions[row, column] = pose[:3], pose[3:] / np.linalg.norm(pose[3:])
+    return positions, quaternions
 
 
 def _read_angular_velocity(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import POSE_COLUMNS
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.pick_and_place import PickAndPlace, SceneFeatures
 from twinloop.tasks.protocol import Goal, GoalState, Task, has_progress, has_tracked_values
@@ -26,10 +27,9 @@ _REACHED = 0.02  # m from the point above the object; our choice, about the obje
 _REACH_SECONDS = 3.0  # half of the duration of pick and place; our choice
 
 
-_POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 _TRUTH = (
     *(f"tool/{axis}" for axis in "xyz"),
-    *(f"object/{part}" for part in _POSE),
+    *(f"object/{part}" for part in POSE_COLUMNS),
     *(f"object/{kind}/{axis}" for kind in ("velocity", "spin") for axis in "xyz"),
     *(f"{pair}/{axis}" for pair in ("object_from_tool", "target_from_object") for axis in "xyz"),
 )

@@ -24,7 +24,7 @@ from twinloop.hardware.excite_guard import DriveHealth, GuardOptions
 from twinloop.hardware.limits import ClearanceCheck
 from twinloop.hardware.motions import plan_motion
 from twinloop.hardware.protocol import TRACKED_PREFIX, Robot
-from twinloop.hardware.record import add_tool_position
+from twinloop.hardware.record import add_tracked_poses
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.requests import RecordRequest
 from twinloop.workflows.run.results import claim_output
@@ -164,7 +164,7 @@ class _Recording:
         )
         self.reason = driven.reason
         for episode, images in zip(driven.episodes, driven.images, strict=True):
-            stored = add_tool_position(episode, self._twin.robot.tcp)
+            stored = add_tracked_poses(episode, self._twin)
             self._writer.add(stored, images)
             self.lengths.append(len(stored))
             self.signals = tuple(stored.signals)

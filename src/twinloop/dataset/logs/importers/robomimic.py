@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
-from twinloop.core.records import LoggedSignal
+from twinloop.core.records import POSE_COLUMNS, LoggedSignal
 from twinloop.core.units import RADIANS, UnitMap
 from twinloop.dataset import robomimic_layout as names
 from twinloop.dataset.logs.importers import hdf5_values
@@ -35,7 +35,6 @@ _MAGIC = b"\x89HDF\r\n\x1a\n"
 _STATE = "robot0_joint_pos"
 _RATE_HZ = 20.0  # robosuite's default control_freq
 _SIMULATORS = (1, 2, 3)  # robomimic's EnvType: robosuite, Gym, iGibson
-_POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 
 
 def recognizes(path: Path) -> bool:
@@ -227,7 +226,7 @@ def _read_signals(observations: Any, time: Array, joints: tuple[str, ...], where
         position, xyzw = (hdf5_values.read_matrix(observations, f"{body}_{part}", where) for part in ("pos", "quat"))
         if position.shape[1:] == (3,) and xyzw.shape[1:] == (4,):
             values = np.concatenate([position, np.roll(xyzw, 1, axis=1)], axis=1)
-            found[f"pose/{body}"] = make_signal(time, values, _POSE, "")
+            found[f"pose/{body}"] = make_signal(time, values, POSE_COLUMNS, "")
     return found
 
 

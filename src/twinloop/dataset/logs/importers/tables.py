@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.documents import require_regular
 from twinloop.core.errors import LogError, UnknownNameError
-from twinloop.core.records import LoggedSignal
+from twinloop.core.records import POSE_COLUMNS, LoggedSignal
 from twinloop.core.units import COMMANDED, CommandKind, UnitMap, parse_unit
 from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode
 
@@ -143,7 +143,7 @@ UNITS: dict[str, tuple[str, float]] = {
 _XYZ = ("x", "y", "z")
 # Signals whose columns have a fixed meaning: labels in order, unit of all ("" where they differ).
 KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
-    "pose": (("x", "y", "z", "qw", "qx", "qy", "qz"), ""),
+    "pose": (POSE_COLUMNS, ""),
     "twist": (("vx", "vy", "vz", "wx", "wy", "wz"), ""),
     "place": (_XYZ, "m"),
     "view": (("u", "v"), "1"),

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
+from twinloop.core.records import POSE_COLUMNS
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.dataset.logs.importers.tables import (
@@ -196,7 +197,6 @@ CUBE_BODY = "cube"
 HALF_WIDTH_M = 0.0524  # the length by which upstream divides (experiment.json: g = 9.81 / 0.0524 = 187.2)
 CUBE_RATE_HZ = 148.0  # experiment.json: dt = 1/148 s
 _WIDTH = 19
-_CUBE_POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 _CUBE_TWIST = ("vx", "vy", "vz", "wx", "wy", "wz")
 
 
@@ -223,7 +223,7 @@ def _cube_episode(path: Path) -> RawEpisode:
         robot_type="cube_toss",
         command="none",
         signals={
-            f"pose/{CUBE_BODY}": make_signal(time, rows[:, :7], _CUBE_POSE, ""),
+            f"pose/{CUBE_BODY}": make_signal(time, rows[:, :7], POSE_COLUMNS, ""),
             f"twist/{CUBE_BODY}": make_signal(time, rows[:, 7:13], _CUBE_TWIST, ""),
         },
     )
@@ -237,7 +237,6 @@ CASSIE_JOINTS = (
     *(f"{name}_{side}" for side in _SIDES for name in ("ankle_spring_joint", "toe")),
 )
 CASSIE_MOTORS = tuple(f"{name}_{side}" for name in (*_BOTH[:4], "toe") for side in _SIDES)
-_CASSIE_POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 _CASSIE_TWIST = ("vx", "vy", "vz", "wx", "wy", "wz")
 _CASSIE_LEGEND = "post_processed_trajectories_legend.md"
 _MOST_CASSIE_BYTES = 1 << 28
@@ -276,7 +275,7 @@ def _cassie_episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
         signals={
             "joint_velocity": make_signal(time, rates, CASSIE_JOINTS, "rad/s"),
             "joint_torque": make_signal(time, u, CASSIE_MOTORS, "N·m"),
-            f"pose/{CASSIE_BODY}": make_signal(time, np.roll(position, 3, axis=1), _CASSIE_POSE, ""),
+            f"pose/{CASSIE_BODY}": make_signal(time, np.roll(position, 3, axis=1), POSE_COLUMNS, ""),
             f"twist/{CASSIE_BODY}": make_signal(time, np.concatenate([velocity, body_spin], axis=1), _CASSIE_TWIST, ""),
         },
         conditions={"pelvis_offset": offsets[index]} if index in offsets else {},
