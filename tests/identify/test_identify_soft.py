@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
@@ -23,7 +24,7 @@ NOISE = 2e-5  # m, of a linear encoder
 HERTZ = np.array([0.9, 3.1, 7.3])
 
 
-def pressed_log(twin, rng, count=3, nframe=50):
+def pressed_log(twin, rng, truth=TRUTH, count=3, nframe=50):
     """Return episodes in which the slide presses on a block with the planted values, with noisy readings.
 
     The virtual robot has the twin's own physics step, which is that of a fit with contacts.
@@ -35,7 +36,7 @@ def pressed_log(twin, rng, count=3, nframe=50):
         for i, action in enumerate(0.018 + 0.004 * waves.sum(axis=-1, keepdims=True))
     ]
     logs = limit_physics_rate(prepare_replay(twin, blank, REPLAY), 1.0 / twin.dt)
-    readings = replay(BACKEND, logs, twin.table(1, TRUTH))[0]
+    readings = replay(BACKEND, logs, twin.table(1, truth))[0]
     readings += NOISE * rng.standard_normal(readings.shape)
     return [replace(episode, state=rows) for episode, rows in zip(blank, readings, strict=True)]
 
@@ -51,3 +52,48 @@ def test_young_and_damping_of_a_pressed_block_come_back(seed):
         assert estimate.value == pytest.approx(truth, rel=0.03)
         assert estimate.low < truth < estimate.high
         assert estimate.high - estimate.low < 0.2 * truth
+
+
+def known_gain(twin, sd):
+    """Return an earlier identification of the servo: its gain with a relative standard deviation, and its zero."""
+    param, zero = twin.params["actuator/press/kp"], twin.params["sensor/press/offset"]
+    return ParamDistribution(
+        names=(param.name, zero.name, "joint/of_another_twin/damping"),
+        transforms=("log", "identity", "identity"),
+        mean=np.array([np.log(param.nominal), 0.0, 1.0]),
+        covariance=np.diag([sd, 1e-5, 0.1]) ** 2,
+        low=np.array([param.low, zero.low, 0.0]),
+        high=np.array([param.high, zero.high, 9.0]),
+        determined=(True, True, True),
+        clusters=4,
+    )
+
+
+def test_the_error_of_an_earlier_identification_is_part_of_the_interval():
+    """The servo's gain is 1.5 standard deviations above its earlier estimate, which makes Young's modulus wrong."""
+    twin, sd = load_twin("soft_press"), 0.05
+    gain = "actuator/press/kp"
+    truth = {**TRUTH, gain: twin.params[gain].nominal * np.exp(1.5 * sd)}
+    log = pressed_log(twin, generator(4, "test/soft"), truth)
+    config = FitConfig(replay=REPLAY, free=tuple(TRUTH))
+    found = {}
+    for name, error in (("ignored", 0.0), ("known", sd)):
+        found[name] = identify(twin, log, backend=BACKEND, config=config, given=known_gain(twin, error))
+    young = {name: result.estimates[0] for name, result in found.items()}
+    assert young["known"].value == pytest.approx(young["ignored"].value, rel=0.01)
+    assert not young["ignored"].low < truth["soft/block/young"] < young["ignored"].high
+    assert young["known"].low < truth["soft/block/young"] < young["known"].high
+    assert young["known"].high - young["known"].low == pytest.approx(4 * sd * young["known"].value, rel=0.4)
+    joined = found["known"].distribution
+    assert joined.names == (*TRUTH, gain, "sensor/press/offset")
+    assert joined.covariance[2, 2] == pytest.approx(sd**2)
+    assert not joined.covariance[2:, :2].any()
+
+
+def test_a_free_parameter_is_fitted_although_it_was_identified_before():
+    twin = load_twin("soft_press")
+    log = pressed_log(twin, generator(5, "test/soft"), count=2)
+    config = FitConfig(replay=REPLAY, free=("soft/block/young", "actuator/*/kp"))
+    found = identify(twin, log, backend=BACKEND, config=config, given=known_gain(twin, 0.05))
+    assert sorted(one.name for one in found.estimates) == ["actuator/press/kp", "soft/block/young"]
+    assert found.distribution.names[2:] == ("sensor/press/offset",)

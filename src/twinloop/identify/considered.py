@@ -1,9 +1,9 @@
 """Compute responses of the readings to parameters that a fit keeps fixed, because they add to its uncertainty.
 
 Parameters that a fit usually frees but that the twin does not declare are *nuisances*: the data restrict them, and what
-remains counts. Rotor inertias of stiff joints and the offset of a tracker are *considered* in the sense of Schmidt
-("Application of state-space methods to navigation problems", 1966): they are not estimated, and their prior is part of
-the uncertainty.
+remains counts. Rotor inertias of stiff joints, the offset of a tracker and the parameters of an earlier identification
+are *considered* in the sense of Schmidt ("Application of state-space methods to navigation problems", 1966): they are
+not estimated, and their prior is part of the uncertainty.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.identify.assembly import (
     FitSpace,
     FreeParam,
@@ -90,6 +91,44 @@ def tracker_responses(logs: ReplayLogs) -> Array:
     moved = np.array([[name.startswith("place/") and name.endswith(f"/{axis}") for name in names] for axis in "xyz"])
     shape = (*logs.measured.shape[:-1], len(names))
     return np.array([np.broadcast_to(TRACKER_OFFSET_M * row, shape) for row in moved if row.any()]).reshape(-1, *shape)
+
+
+def given_responses(
+    backend: Backend,
+    logs: ReplayLogs,
+    space: FitSpace,
+    config: FitConfig,
+    given: ParamDistribution,
+    point: Array,
+    local: Array,
+) -> Array:
+    """Return the responses of the readings to the errors of an earlier identification.
+
+    They are changes per standard deviation of each of k independent combinations of its parameters, in the channels'
+    units, ``(k, nwindow, nframe, nchannel)``.
+
+    Args:
+        backend: The backend that simulates the replays.
+        logs: The training windows.
+        space: The free parameters; those of the earlier identification are fixed in it.
+        config: Configuration of the fit.
+        given: Distribution of the earlier identification.
+        point: The estimate in solver coordinates (ln or SI), ``(p,)``.
+        local: Corrections of m coordinates of each window's initial state, ``(nwindow, m)``.
+    """
+    sd = np.sqrt(np.diag(given.covariance))
+    rows = [row for row, name in enumerate(given.names) if name in space.fixed and sd[row] > 0.0]
+    moved = [
+        FreeParam(
+            param=logs.twin.params[given.names[row]], joint=None, centre=given.mean[row], start=given.mean[row],
+            sd=sd[row], low=-np.inf, high=np.inf,
+        )
+        for row in rows
+    ]  # fmt: skip
+    seen = limit_physics_rate(logs, config.replay_hz)
+    responses = _responses(backend, seen, {**space.fixed, **space.scalar_values(point)}, moved, local)
+    variance, axes = np.linalg.eigh(given.covariance[np.ix_(rows, rows)] / np.outer(sd[rows], sd[rows]))
+    return np.tensordot((axes * np.sqrt(np.maximum(variance, 0.0))).T, responses, axes=1)
 
 
 def undeclared_responses(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from twinloop.identify.assembly import FitSpace, FreeParam, fit_space, narrow_bo
 from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.considered import (
     find_hidden_inertias,
+    given_responses,
     inertia_responses,
     tracker_responses,
     undeclared_responses,
@@ -86,6 +88,47 @@ def build_distribution(
         prior_sd=np.concatenate([space.column("sd"), np.full(len(scales), np.nan)]),
         centred=np.concatenate([centred, counted]),
     )
+
+
+def join_distributions(fitted: ParamDistribution, given: ParamDistribution | None, twin: Twin) -> ParamDistribution:
+    """Return a fit's distribution with the parameters of an earlier one that it lacks, as independent of its own.
+
+    Args:
+        fitted: Distribution of the fit.
+        given: Distribution of the earlier identification; None for none.
+        twin: The twin; parameters that it lacks are left out.
+    """
+    if given is None:
+        return fitted
+    rows = [i for i, name in enumerate(given.names) if name in twin.params and name not in fitted.names]
+    size, total = len(fitted.names), len(fitted.names) + len(rows)
+    covariance = np.zeros((total, total))
+    covariance[:size, :size], covariance[size:, size:] = fitted.covariance, given.covariance[np.ix_(rows, rows)]
+
+    def join(name: str, absent: NDArray[np.float64]) -> NDArray[np.float64]:
+        values = getattr(given, name)
+        return np.concatenate([getattr(fitted, name), (values if values.size else absent)[rows]])
+
+    unknown = np.full(len(given.names), np.nan)
+    return replace(
+        fitted,
+        names=(*fitted.names, *(given.names[i] for i in rows)),
+        transforms=(*fitted.transforms, *(given.transforms[i] for i in rows)),
+        determined=(*fitted.determined, *(given.determined[i] for i in rows)),
+        covariance=covariance,
+        **{name: join(name, unknown) for name in ("mean", "low", "high", "prior_mean", "prior_sd")},
+        centred=join("centred", given.mean),
+    )
+
+
+def _given_values(twin: Twin, config: FitConfig, given: ParamDistribution) -> dict[str, float]:
+    """Return the estimates of an earlier identification that the twin has and the configuration does not free."""
+    freed = config.free or ()
+    return {
+        name: value
+        for name, value in given.estimate.items()
+        if name in twin.params and not any(fnmatch.fnmatchcase(name, pattern) for pattern in freed)
+    }
 
 
 def find_wide_estimates(space: FitSpace, point: NDArray[np.float64], uncertainty: Uncertainty) -> NDArray[np.bool_]:
@@ -233,6 +276,7 @@ def identify(
     backend: Backend,
     holdout: HoldoutSpec | None = None,
     config: FitConfig | None = None,
+    given: ParamDistribution | None = None,
     progress: Callable[[FitProgress], None] | None = None,
 ) -> IdentifyResult:
     """Fit the twin's parameters to the training episodes, and evaluate the fit on the held-out episodes.
@@ -249,6 +293,9 @@ def identify(
         backend: The backend that simulates the replays.
         holdout: The held-out episodes; by default none.
         config: Configuration of the fit.
+        given: Distribution of an earlier identification, for example of the robot without its scene. Its parameters
+            keep their estimates unless ``config`` frees them by name, its errors are part of the intervals, and it is
+            part of the resulting distribution, as independent of the fitted parameters.
         progress: Called after every step with the progress of the optimization.
 
     Raises:
@@ -258,6 +305,8 @@ def identify(
             checkpoint belongs to another fit.
     """
     started, config = time.perf_counter(), config or FitConfig()
+    if given is not None:
+        config = replace(config, fixed={**_given_values(twin, config, given), **config.fixed})
     logs = prepare_replay(twin, episodes, config.replay)
     numbers = list(dict.fromkeys(logs.episode_numbers))
     trained, held_out = ([numbers[i] for i in rows] for rows in (holdout or HoldoutSpec(kind="none")).split(numbers))
@@ -286,6 +335,8 @@ def identify(
     considered = [] if optimization.step_errors is None else list(optimization.step_errors)
     considered += list(inertia_responses(backend, training, space, hidden, end.point, end.local)) if hidden else []
     considered += list(tracker_responses(training))
+    if given is not None:
+        considered += list(given_responses(backend, training, space, config, given, end.point, end.local))
     uncertainty = compute_uncertainty(
         problem, end, space.names, times=times, level=config.level, refits=refits,
         considered=np.array(considered) if considered else None,
@@ -309,7 +360,9 @@ def identify(
     names = tuple(channel.name.removeprefix("position/") for channel in logs.channels)
     estimates = build_estimates(space, end.point, uncertainty, scales, model_error.conditional)
     return IdentifyResult(
-        distribution=build_distribution(space, end.point, centred, uncertainty, scales, training),
+        distribution=join_distributions(
+            build_distribution(space, end.point, centred, uncertainty, scales, training), given, twin
+        ),
         estimates=(*estimates, *map(_hidden_estimate, hidden)),
         joints=names,
         log_units=tuple(channel.unit for channel in logs.channels),

@@ -32,6 +32,7 @@ from twinloop.identify.sbi_bridge import sample_posterior
 from twinloop.identify.sbi_flow import require_sbi
 from twinloop.identify.sbi_result import PosteriorDraws
 from twinloop.identify.structures import select_structures
+from twinloop.randomize import read_identified
 from twinloop.report import ReportPage
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay_logs import prepare_replay
@@ -239,6 +240,7 @@ def fit(
     config: FitConfig | None = None,
     *,
     calibration: str | None = None,
+    given: ParamDistribution | None = None,
 ) -> IdentifyOutcome:
     """Fit the training episodes, calibrate ranges for randomization, and measure the gap on the held-out episodes.
 
@@ -249,6 +251,7 @@ def fit(
         config: configuration of the fit; None for the default.
         calibration: selection of the episodes for the calibration, among those not held out. They are not fitted. By
             default, the held-out episodes if there are enough of them; the ranges are then not tested.
+        given: distribution of an earlier identification; see `identify`.
     """
     config, backend = config or FitConfig(), open_backend()
     training, widening, held = split_log(log.episodes, holdout, calibration)
@@ -259,7 +262,7 @@ def fit(
     steps = itertools.count(1)
     with show_counter("identify", 0) as counter:
         result = identify(
-            twin, fitted, backend=backend, holdout=spec, config=config,
+            twin, fitted, backend=backend, holdout=spec, config=config, given=given,
             progress=lambda now: _report_progress(counter, now, next(steps)),
         )  # fmt: skip
         if held:
@@ -362,7 +365,9 @@ def identify_log(
     _check_analyses(log, analyses, holdout)
     if request.fitting.fit is None:
         config = compare_tracked_tool(config, twin, log.episodes, console)
-    found = fit(twin, log, holdout, config, calibration=analyses.calibrate)
+    earlier = request.fitting.given
+    given = None if earlier is None else ParamDistribution.from_json(read_identified(earlier)["distribution"])
+    found = fit(twin, log, holdout, config, calibration=analyses.calibrate, given=given)
     found = _run_analyses(found, analyses, holdout, console)
     console.print(f"Data: {log.label}")
     console.print(found.text(), soft_wrap=True)

@@ -21,6 +21,9 @@ class FitOptions:
     free: tuple[str, ...] = ()
     """Parameters to fit, as patterns such as 'joint/*/damping'; by default those of the robot that a log can determine.
     """
+    given: Path | None = None
+    """Folder of an earlier identify run, for example of the robot without its scene. Its parameters keep their
+    estimates, and its uncertainty is part of the intervals and of the result."""
     bootstrap: int = 0
     """Number of fits to resampled episodes (or blocks of time) from which intervals are computed; 0 for none."""
     profile: tuple[str, ...] = ()
