@@ -44,8 +44,10 @@ _AIMED, _FUNNEL = 0.01, 0.02  # m: the hand descends while its distance from abo
 _CENTRED, _LEVEL = 0.012, 0.008  # m: greatest horizontal and vertical distance from the grasp at which it closes
 _TWIST = 0.2  # rad: a hand that is turned further away from the object's sides stays above it
 _FAST, _LOWERING = 1.6, 0.9  # paces
+_OPENED, _OPENED_BY = 0.86, 0.05  # like `_RELEASED` and `_TOLERANCE`: an object may need four fifths of the gripper
 _SET, _DROPPED = 0.002, 0.004  # m: like `_HELD` and `_DROP`, for places other than a disc, which one can miss
 _STEADY = 0.006  # m: below `_CLEAR`, the goal is at most this far below the object, which limits speed and force
+_PRESS = 0.008  # m: the commands bring the tool at most this far below where it is, which limits the force at a rim
 _WIDE = 0.02  # m: the object comes down to `_CLEAR` above the rim while its distance from above its place is within
 _CLEAR = 0.008  # m between object and rim where the object is aimed
 _FREE = 0.3  # share of the funnel around a place that is below the rim
@@ -92,10 +94,10 @@ class GraspRules:
 
     def rules(self) -> list[Rule]:
         """Return the rules in order."""
-        turn, placing = self.grasp.nearest_turn, self._turn_to_place
+        turn, placing, (released, _) = self.grasp.nearest_turn, self._turn_to_place, self._release()
         return [
-            Rule(name="leave", when=self.is_left, position=self._above_here, turn=turn, grip=_RELEASED),
-            Rule(name="open", when=self.is_opening, grip=_RELEASED),
+            Rule(name="leave", when=self.is_left, position=self._above_here, turn=turn, grip=released),
+            Rule(name="open", when=self.is_opening, grip=released),
             Rule(name="rise", when=self.is_rising, position=self._above_here, turn=turn, grip=0.0, pace=_FAST),
             Rule(name="lower", when=self.is_over, position=self._to_target, turn=placing, grip=0.0, pace=_LOWERING),
             Rule(name="carry", when=self.is_held, position=self._to_target, turn=placing, grip=0.0, pace=_FAST),
@@ -105,13 +107,14 @@ class GraspRules:
 
     def is_left(self, now: PresentState) -> Mask:
         """Return where the object is placed below a gripper that is open as after a release."""
-        opened = (np.abs(now.grip - _RELEASED) < _TOLERANCE) & (now.opening > 0.5) & (now.opening < _APPROACHING)
+        released, tolerance = self._release()
+        opened = (np.abs(now.grip - released) < tolerance) & (now.opening > 0.5) & (now.opening < _APPROACHING)
         return self._is_placed(now) & self._is_below(now) & opened & (now.grip_rate > -_WIDENING)
 
     def is_opening(self, now: PresentState) -> Mask:
         """Return where the gripper opens, or is to open, to release the object on the target."""
         widening = (now.grip_rate > _WIDENING) | (now.grip > now.opening + _WIDENING / 2)
-        opening = self._is_below(now) & widening & (now.grip < _RELEASED + _WIDENING / 2)
+        opening = self._is_below(now) & widening & (now.grip < self._release()[0] + _WIDENING / 2)
         height, begun = self._height(now), (now.grip > _BEGUN) & (now.grip_rate > -_WIDENING)
         due = begun | (self.is_held(now) & (np.abs(now.velocity[:, 2]) < _SLOW))
         low, drop = (_LOW, _DROP) if self.place is None else (-np.inf, _DROPPED)
@@ -139,13 +142,16 @@ class GraspRules:
         centred = (_norm(way[:, :2]) < _CENTRED) & (np.abs(way[:, 2]) < _LEVEL)
         return centred | (self._is_between(now) & (now.grip < _APPROACHING) & (now.opening < 1.0))
 
+    def _release(self) -> tuple[float, float]:
+        return (_RELEASED, _TOLERANCE) if self.place is None else (_OPENED, _OPENED_BY)
+
     def _distance(self, now: PresentState) -> Array:
         return _norm(self._way(now)[:, :2])
 
     def _way(self, now: PresentState) -> Array:
         if self.place is None:
             return self.grasp.way_to_target(now)
-        return set_height(self.place.centre(now) - self.grasp.centre(now), 0.0)
+        return set_height(self.place.centre(now) - self.grasp.lower_end(now), 0.0)
 
     def _height(self, now: PresentState) -> Array:
         """Return the height of the object above its target, ``(nworld,)`` in m."""
@@ -200,7 +206,8 @@ class GraspRules:
         near = place.rim * np.minimum(miss / _FREE, 1.0) + _CLEAR * np.clip((miss - _FREE) / (1.0 - _FREE), 0.0, 1.0)
         most = self.grasp.raised - self.grasp.height(now) + height  # above the place
         far = np.clip((distance - place.fit - place.funnel) / _WIDE, 0.0, 1.0) * (most - place.rim - _CLEAR)
-        slow = np.minimum(height - _STEADY, place.rim + _CLEAR)
+        pressed = np.clip((now.tool - now.aim)[:, 2] / _PRESS, 0.0, 1.0)
+        slow = np.minimum(height - (1.0 - pressed) * _STEADY, place.rim + _CLEAR)
         return np.maximum(np.where(inside, 0.0, near + far), slow)
 
     def _turn_to_place(self, now: PresentState) -> Array:

@@ -117,6 +117,13 @@ class GraspFromAbove:
         """Return the centre of the object, ``(nworld, 3)`` in m."""
         return now.body(self._thing.qpos)
 
+    def lower_end(self, now: ToolState) -> NDArray[np.float64]:
+        """Return the middle of the object's lower side, ``(nworld, 3)`` in m; it is below the centre if it stands."""
+        row = self._thing.qpos
+        w, x, y, z = (now.qpos[:, row + i] for i in range(3, 7))
+        up = self._xp.stack([2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y)], axis=-1)
+        return self.centre(now) - self.rest[:, None] * up
+
     def yaw(self, now: ToolState) -> NDArray[np.float64]:
         """Return the heading of the object, ``(nworld,)`` in rad."""
         row = self._thing.qpos

@@ -46,6 +46,7 @@ class PresentState(ToolState):
 
     Attributes:
         velocity: velocity of the tool, ``(nworld, 3)`` in m/s.
+        aim: position of the tool to which the held commands bring it at rest without contact, ``(nworld, 3)`` in m.
         opening: position of the gripper, ``(nworld,)`` as a share.
         opening_speed: its change per second, ``(nworld,)``.
         grip: command that the gripper holds, ``(nworld,)`` as a share.
@@ -53,6 +54,7 @@ class PresentState(ToolState):
     """
 
     velocity: Array
+    aim: Array
     opening: Array
     opening_speed: Array
     grip: Array
@@ -145,15 +147,16 @@ class ReactiveExpert:
             offset, scale = self._sensor
             measured = self._offset + self._scale * ((measured - offset) / scale)
         pose = chain.pose(measured)
+        reference = self._find_reference(held_at, pose)
+        planned = chain.pose(reference)
         now = PresentState(
             qpos=qpos,
             tool=pose.position,
             turn=self._turn_of(pose.position, pose.columns),
             velocity=np.matmul(chain.jacobian(pose)[:, :3], speed[..., None])[..., 0],
+            aim=planned.position,
             **self._observe_gripper(qpos, qvel, held, earlier),
         )
-        reference = self._find_reference(held_at, pose)
-        planned = chain.pose(reference)
         drift = 0.0 * now.tool
         if not self._informed:
             drift = np.clip(now.tool + now.velocity * self._lag - planned.position, -_DRIFT, _DRIFT)
