@@ -47,7 +47,7 @@ _FAST, _LOWERING = 1.6, 0.9  # paces
 _OPENED, _OPENED_BY = 0.86, 0.05  # like `_RELEASED` and `_TOLERANCE`: an object may need four fifths of the gripper
 _SET, _DROPPED = 0.002, 0.004  # m: like `_HELD` and `_DROP`, for places other than a disc, which one can miss
 _STEADY = 0.006  # m: below `_CLEAR`, the goal is at most this far below the object, which limits speed and force
-_PRESS = 0.008  # m: the commands bring the tool at most this far below where it is, which limits the force at a rim
+_PRESS = 0.005  # m: the commands bring the tool at most so far below where it is, which limits the force at a rim
 _WIDE = 0.02  # m: the object comes down to `_CLEAR` above the rim while its distance from above its place is within
 _CLEAR = 0.008  # m between object and rim where the object is aimed
 _FREE = 0.3  # share of the funnel around a place that is below the rim
@@ -108,6 +108,8 @@ class GraspRules:
     def is_left(self, now: PresentState) -> Mask:
         """Return where the object is placed below a gripper that is open as after a release."""
         released, tolerance = self._release()
+        if self.place is not None:  # an object that begins in its place stays there
+            return self._is_placed(now) & (now.grip > released - tolerance) & (now.opening > released - tolerance)
         opened = (np.abs(now.grip - released) < tolerance) & (now.opening > 0.5) & (now.opening < _APPROACHING)
         return self._is_placed(now) & self._is_below(now) & opened & (now.grip_rate > -_WIDENING)
 
@@ -206,7 +208,7 @@ class GraspRules:
         near = place.rim * np.minimum(miss / _FREE, 1.0) + _CLEAR * np.clip((miss - _FREE) / (1.0 - _FREE), 0.0, 1.0)
         most = self.grasp.raised - self.grasp.height(now) + height  # above the place
         far = np.clip((distance - place.fit - place.funnel) / _WIDE, 0.0, 1.0) * (most - place.rim - _CLEAR)
-        pressed = np.clip((now.tool - now.aim)[:, 2] / _PRESS, 0.0, 1.0)
+        pressed = np.clip(now.strain[:, 2] / _PRESS, 0.0, 1.0)
         slow = np.minimum(height - (1.0 - pressed) * _STEADY, place.rim + _CLEAR)
         return np.maximum(np.where(inside, 0.0, near + far), slow)
 

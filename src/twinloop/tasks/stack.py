@@ -65,7 +65,7 @@ class Stack(HandlingTask):
     def expert(self, initial: InitialState) -> WaypointExpert:
         """Return the scripted expert for worlds that start in ``initial``."""
         grasp = self.make_grasp(initial)
-        return self.make_expert(initial, grasp, self.put(grasp, lambda now: self._place(now) + [0.0, 0.0, _DROP]))
+        return self.make_expert(initial, grasp, self.put(grasp, lambda now: self._place(now, _DROP)))
 
     def rules(self, initial: InitialState) -> list[Rule]:
         """Return the rules of the expert without memory, for worlds that start in ``initial``."""
@@ -81,8 +81,9 @@ class Stack(HandlingTask):
         level = np.abs(thing[..., 2] - base[..., 2] - self._above) <= self.settings.tolerance
         return level & in_disc(thing, base, self.settings.radius)
 
-    def _place(self, now: ToolState) -> Array:
-        return now.body(self.objects[self.settings.base].qpos) + np.array([0.0, 0.0, self._above])
+    def _place(self, now: ToolState, gap: float = 0.0) -> Array:
+        """Return where the object's centre is, ``(nworld, 3)`` in m, this far above its place on the base."""
+        return now.body(self.objects[self.settings.base].qpos) + np.array([0.0, 0.0, self._above + gap])
 
     def _pair(self, states: Array) -> tuple[Array, Array]:
         return self.position(states, self.settings.object), self.position(states, self.settings.base)
