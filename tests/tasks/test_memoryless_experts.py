@@ -182,7 +182,7 @@ PEG = open_task("insert_peg", load_twin("panda_peg"))
 
 
 def insert(change=lambda initial: initial, **values):
-    """Return the states of four nominal worlds, in which ``values`` are parameters and ``change`` the initial states."""
+    """Return the states of four nominal worlds with parameters ``values`` and changed initial states."""
     made = PEG.twin.table(4, values)
     initial = change(PEG.reset(made, run_seed=5, episodes=range(4)))
     expert = PEG.memoryless_expert(initial, made, believed=PEG.twin.table(4))
