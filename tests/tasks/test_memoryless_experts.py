@@ -8,7 +8,7 @@ import pytest
 
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout.episodes import run_batch
-from twinloop.simulate import InitialState, open_backend
+from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.command import command_map
 from twinloop.tasks import open_task
 from twinloop.tasks.grasping import GraspFromAbove
@@ -176,3 +176,44 @@ def test_the_middle_is_that_of_the_jaws_of_the_robot(monkeypatch):
     TASK.memoryless_expert(TASK.reset(made, run_seed=3, episodes=range(2)), made)
     ((heights, openings),) = given
     assert np.interp(0.026, heights, openings) == pytest.approx(0.057, abs=0.003)  # m, at the top of the cube
+
+
+PEG = open_task("insert_peg", load_twin("panda_peg"))
+
+
+def insert(change=lambda initial: initial, **values):
+    """Return the states of four nominal worlds with parameters ``values`` and changed initial states."""
+    made = PEG.twin.table(4, values)
+    initial = change(PEG.reset(made, run_seed=5, episodes=range(4)))
+    expert = PEG.memoryless_expert(initial, made, believed=PEG.twin.table(4))
+    return rollout(open_backend("threads", nthread=1), PEG.twin, made, initial, expert, PEG.nstep).states
+
+
+def test_a_peg_is_turned_to_fit_a_socket_that_is_turned():
+    turned = np.array([np.cos(0.3), 0.0, 0.0, np.sin(0.3)])
+    states = insert(lambda initial: replace(initial, mocap_quat=np.broadcast_to(turned, (4, 1, 4)).copy()))
+    assert PEG.success(states)[:, -1].all()
+
+
+def test_a_peg_that_begins_in_the_hole_is_let_go():
+    row = PEG.objects["peg"].qpos
+
+    def inside(initial):
+        qpos = initial.qpos.copy()
+        qpos[:, row : row + 2] = initial.mocap_pos[:, 0, :2]
+        qpos[:, row + 3 : row + 7] = initial.mocap_quat[:, 0]
+        return replace(initial, qpos=qpos)
+
+    assert PEG.success(insert(inside))[:, -1].all()
+
+
+def test_a_peg_that_is_too_wide_is_pressed_gently():
+    """Pressed any harder, it slips by centimetres between the fingers."""
+    states = insert(**{"object/peg/size": 1.2})
+    peg, tool = PEG.position(states, "peg"), PEG.position(states, "tool")
+    socket = PEG.position(states, "socket")
+    above = np.linalg.norm((peg - socket)[..., :2], axis=-1) < 0.003
+    assert above[:, -1].all()
+    assert not PEG.success(states).any()
+    slip = np.array([np.ptp(high[there]) for high, there in zip((tool - peg)[..., 2], above, strict=True)])
+    assert slip.max() < 0.008

@@ -12,7 +12,8 @@ from twinloop.rollout.actor import EpisodeStart
 from twinloop.simulate import open_backend, rollout
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks import open_task
-from twinloop.tasks.protocol import has_phases, has_progress, has_tracked_values
+from twinloop.tasks.protocol import has_labels, has_phases, has_progress, has_tracked_values
+from twinloop.tasks.reactive import ReactiveExpert
 from twinloop.twin import load_twin
 from twinloop.twin.load import library_names, read_spec
 
@@ -94,6 +95,23 @@ def test_the_expert_succeeds_and_nothing_or_chance_does_not(task, params, initia
     for actor in (StillActor(), RandomActor(twin=task.twin)):
         states = run(task, params, initial, actor.begin(worlds)).states
         assert task.success(states).any(axis=1).mean() <= 0.05
+
+
+def test_an_expert_without_memory_succeeds_too(task):
+    """It reads the joints as a policy does, and believes in nominal parameters, as when it teaches."""
+    if not has_labels(task):
+        pytest.skip("the task has no expert without memory")
+    nominal = task.twin.table(len(EPISODES))
+    for worlds in ("nominal", "default"):
+        made = draw_worlds(task.twin, worlds, range(len(EPISODES)), SEED)
+        begun = task.reset(made, run_seed=SEED, episodes=EPISODES)
+        if isinstance(task.expert(begun), ReactiveExpert):
+            pytest.skip("it is the task's expert, which has a test")
+        teacher = task.memoryless_expert(begun, made, believed=nominal)
+        rate = task.success(run(task, made, begun, teacher).states)[:, -1].mean()
+        if rate < 0.9 and (task.twin.name, task.name) == ("ur5e_tabletop", "pick_and_place"):
+            pytest.xfail("the cube fills as much of the gripper as its opening after a release: 8 and 6 of 10")
+        assert rate >= 0.9, worlds
 
 
 def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, expert):

@@ -17,7 +17,7 @@ _SIDE_CLEARANCE = 0.010  # m between a fixed finger and the object on the way do
 _DROP = 0.001  # m: the object is released at this height above its resting height
 _HOVER = 0.015  # m between finger tips and the object's top before the descent
 _TIP_CLEARANCE = 0.003  # m between finger tips and table at the grasp
-_YAW_PERIOD = np.pi / 2  # a box can be grasped by either pair of sides
+QUARTER = np.pi / 2  # rad: a box can be grasped by either pair of sides, and a square peg fits every quarter turn
 
 
 class GraspFromAbove:
@@ -117,6 +117,18 @@ class GraspFromAbove:
         """Return the centre of the object, ``(nworld, 3)`` in m."""
         return now.body(self._thing.qpos)
 
+    def lower_end(self, now: ToolState) -> NDArray[np.float64]:
+        """Return the middle of the object's lower side, ``(nworld, 3)`` in m; it is below the centre if it stands."""
+        row = self._thing.qpos
+        w, x, y, z = (now.qpos[:, row + i] for i in range(3, 7))
+        up = self._xp.stack([2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y)], axis=-1)
+        return self.centre(now) - self.rest[:, None] * up
+
+    def yaw(self, now: ToolState) -> NDArray[np.float64]:
+        """Return the heading of the object, ``(nworld,)`` in rad."""
+        row = self._thing.qpos
+        return heading(now.qpos[:, row + 3 : row + 7])
+
     def height(self, now: ToolState) -> NDArray[np.float64]:
         """Return the height of the object above its resting place below it, ``(nworld,)`` in m."""
         centre = self.centre(now)
@@ -162,9 +174,7 @@ class GraspFromAbove:
 
     def _align(self, now: ToolState, turn: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """Return the smallest rotation ``(nworld,)`` in rad that aligns a hand at ``turn`` with sides of the object."""
-        row = self._thing.qpos
-        yaw = heading(now.qpos[:, row + 3 : row + 7]) - turn
-        return self.frame.alignment_turn(self.centre(now), yaw, _YAW_PERIOD)
+        return self.frame.alignment_turn(self.centre(now), self.yaw(now) - turn, QUARTER)
 
     def _over_target(self, now: ToolState) -> NDArray[np.float64]:
         return now.tool + self.way_to_target(now)

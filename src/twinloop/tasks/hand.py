@@ -173,7 +173,7 @@ def object_fits_constraint(twin: Twin, hand: GripperHand, name: str, *, tips: fl
 
 
 def measure_jaw_openings(
-    twin: Twin, hand: GripperHand, tallest: float
+    twin: Twin, hand: GripperHand, tallest: float = 0.1
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return heights above the tips of the open jaws, and how wide an object may be up to each height.
 
@@ -183,7 +183,7 @@ def measure_jaw_openings(
     Args:
         twin: the twin.
         hand: its gripper.
-        tallest: largest height in m.
+        tallest: largest height in m; by default more than the height of an object that fits.
 
     Returns:
         Heights from 0 to ``tallest``, and for each height h the smallest distance of the jaws between the tips and h,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState
+from twinloop.tasks.grasp_rules import GraspRules, Place
 from twinloop.tasks.grasping import GraspFromAbove
+from twinloop.tasks.hand import measure_jaw_openings
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import slower_than
+from twinloop.tasks.reaching import GraspFrame
+from twinloop.tasks.reactive import Rule
 from twinloop.tasks.waypoints import ToolState, Waypoint, WaypointExpert, set_height
 
 Array = NDArray[np.float64]
@@ -61,6 +66,26 @@ class HandlingTask(MilestonePhases, OwnTask):
             tilt=settings.approach_tilt,
             ground=(rise, np.zeros((initial.nworld, 2))),
         )
+
+    def tool_frame(self, initial: InitialState) -> GraspFrame:
+        """Return the orientation of a hand that grasps from above, to which the rules refer."""
+        return self.make_grasp(initial).frame
+
+    def make_rules(self, initial: InitialState, radius: float, place: Place) -> list[Rule]:
+        """Return the rules of an expert without memory that brings the object to a place; see `GraspRules`.
+
+        Args:
+            initial: initial states of the worlds.
+            radius: horizontal distance of the object from its place that counts as success, in m.
+            place: the place.
+        """
+        grasp, thing = self.make_grasp(initial), self.objects[self.settings.object]
+        grasp.centre_between_jaws(*self._jaw_openings)
+        return GraspRules(grasp=grasp, radius=radius, clear=thing.radius + self.hand.tip, place=place).rules()
+
+    @cached_property
+    def _jaw_openings(self) -> tuple[Array, Array]:
+        return measure_jaw_openings(self.twin, self.hand)
 
     def make_expert(self, initial: InitialState, grasp: GraspFromAbove, waypoints: list[Waypoint]) -> WaypointExpert:
         """Return an expert that picks the object up, follows ``waypoints``, and returns home."""

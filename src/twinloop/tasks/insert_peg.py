@@ -8,19 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState
+from twinloop.tasks.grasp_rules import Place
+from twinloop.tasks.grasping import QUARTER
 from twinloop.tasks.handling import GraspSettings, HandlingTask
 from twinloop.tasks.milestones import Milestone
 from twinloop.tasks.predicates import in_disc, running_maximum
 from twinloop.tasks.reaching import heading
+from twinloop.tasks.reactive import Rule
 from twinloop.tasks.waypoints import Waypoint, WaypointExpert
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
-_QUARTER = np.pi / 2  # rad: a square peg fits every quarter turn
 _SETTLE = 8.0  # times the servos' lag plus a control step in which the tool comes to rest before the peg is lowered
 _DROP = 0.002  # m: the peg is let go at this height above the table
 _CLEAR = 0.008  # m between the peg's lower end and the socket before it is lowered
+_FIT, _FUNNEL, _TWIST = 0.0005, 0.002, 0.03  # m, m, rad: errors at which the peg is lowered, see `grasp_rules.Place`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,22 +71,38 @@ class InsertPeg(HandlingTask):
 
     def expert(self, initial: InitialState) -> WaypointExpert:
         """Return the scripted expert for worlds that start in ``initial``."""
-        settings, grasp = self.settings, self.make_grasp(initial)
-        row = self._targets[settings.socket]
-        foot, yaw = initial.mocap_pos[:, row], heading(initial.mocap_quat[:, row])
-
+        settings, grasp, (foot, yaw) = self.settings, self.make_grasp(initial), self._find_socket(initial)
         above = foot + np.array([0.0, 0.0, settings.height + _CLEAR + self._half])
         inside = foot + np.array([0.0, 0.0, self._half + _DROP])
         carry, lower, *rest = self.put(grasp, inside)
-        turn = grasp.frame.alignment_turn(foot, yaw, _QUARTER)
+        turn = grasp.frame.alignment_turn(foot, yaw, QUARTER)
         carry = Waypoint(name="carry", position=carry.position, turn=turn, seconds=0.6)
         still = _SETTLE * (1.0 + float(self.arm.servo.lag.max())) / self.twin.control_hz
         aim = Waypoint(name="aim", position=lambda now: now.tool + above - grasp.centre(now), seconds=still)
         return self.make_expert(initial, grasp, [carry, aim, aim, lower, *rest])
 
+    def rules(self, initial: InitialState) -> list[Rule]:
+        """Return the rules of the expert without memory, for worlds that start in ``initial``."""
+        foot, yaw = self._find_socket(initial)
+        inside = foot + np.array([0.0, 0.0, self._half])
+        place = Place(
+            centre=lambda now: inside + 0.0 * now.tool,  # a row for each world
+            fit=_FIT,
+            funnel=_FUNNEL,
+            rim=self.settings.height,
+            yaw=yaw,
+            twist=_TWIST,
+        )
+        return self.make_rules(initial, self.settings.radius, place)
+
     def milestones(self, states: Array) -> list[Milestone]:
         """Return the milestones of one episode, ``(T + 1, nstate)``; see `HandlingTask.handling_milestones`."""
         return self.handling_milestones(states, self._is_inside(states))
+
+    def _find_socket(self, initial: InitialState) -> tuple[Array, Array]:
+        """Return the foot of the socket, ``(nworld, 3)`` in m, and its heading, ``(nworld,)`` in rad."""
+        row = self._targets[self.settings.socket]
+        return initial.mocap_pos[:, row], heading(initial.mocap_quat[:, row])
 
     def _is_inside(self, states: Array) -> NDArray[np.bool_]:
         settings, (peg, socket) = self.settings, self._pair(states)

@@ -40,7 +40,7 @@ from twinloop.tasks.ground import FreeBody, place_bodies
 from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.placement import place_clutter
 from twinloop.tasks.predicates import held_for
-from twinloop.tasks.reaching import BearingFrame, heading
+from twinloop.tasks.reaching import BearingFrame, GraspFrame, heading
 from twinloop.tasks.reactive import ReactiveExpert, Rule
 from twinloop.tasks.settings import read_settings
 from twinloop.twin import Twin
@@ -154,7 +154,7 @@ class OwnTask:
         self, initial: InitialState, params: ParamTable, *, believed: ParamTable | None = None
     ) -> ReactiveExpert:
         """Return an expert that follows the task's rules; see `tasks.protocol.LabellingTask`."""
-        frame = BearingFrame(self.arm.chain, self.arm.home)
+        frame = self.tool_frame(initial)
         return ReactiveExpert(
             self.arm,
             params,
@@ -165,6 +165,10 @@ class OwnTask:
             command=initial.command,
             believed=believed,
         )
+
+    def tool_frame(self, initial: InitialState) -> BearingFrame | GraspFrame:  # noqa: ARG002 - for other tasks
+        """Return the orientation of the tool that rules refer to; by default that of the home pose."""
+        return BearingFrame(self.arm.chain, self.arm.home)
 
     @property
     def bodies(self) -> tuple[str, ...]:

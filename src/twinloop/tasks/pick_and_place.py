@@ -30,8 +30,6 @@ from twinloop.tasks.reactive import ReactiveExpert
 from twinloop.tasks.settings import read_settings
 from twinloop.twin import Twin
 
-_JAWS = 0.1  # m over which the opening of the jaws is measured, more than the height of an object that fits
-
 
 class PickAndPlace:
     """Task to pick up an object and place it on a target disc.
@@ -189,7 +187,7 @@ class PickAndPlace:
 
     @functools.cached_property
     def _jaw_openings(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return measure_jaw_openings(self.twin, self.hand, _JAWS)
+        return measure_jaw_openings(self.twin, self.hand)
 
     def make_grasp(self, initial: InitialState, arrays: ArrayLibrary = HOST) -> GraspFromAbove:
         """Return the grasp and the placement in worlds that start in ``initial``, for arrays of a library."""

@@ -46,6 +46,8 @@ class PresentState(ToolState):
 
     Attributes:
         velocity: velocity of the tool, ``(nworld, 3)`` in m/s.
+        strain: how far the tool is from where the held commands bring it, beyond the servos' usual lag, ``(nworld, 3)``
+            in m. Contact causes it, and errors of the known parameters.
         opening: position of the gripper, ``(nworld,)`` as a share.
         opening_speed: its change per second, ``(nworld,)``.
         grip: command that the gripper holds, ``(nworld,)`` as a share.
@@ -53,6 +55,7 @@ class PresentState(ToolState):
     """
 
     velocity: Array
+    strain: Array
     opening: Array
     opening_speed: Array
     grip: Array
@@ -145,18 +148,20 @@ class ReactiveExpert:
             offset, scale = self._sensor
             measured = self._offset + self._scale * ((measured - offset) / scale)
         pose = chain.pose(measured)
+        reference = self._find_reference(held_at, pose)
+        planned = chain.pose(reference)
+        velocity = np.matmul(chain.jacobian(pose)[:, :3], speed[..., None])[..., 0]
         now = PresentState(
             qpos=qpos,
             tool=pose.position,
             turn=self._turn_of(pose.position, pose.columns),
-            velocity=np.matmul(chain.jacobian(pose)[:, :3], speed[..., None])[..., 0],
+            velocity=velocity,
+            strain=pose.position + velocity * self._lag - planned.position,
             **self._observe_gripper(qpos, qvel, held, earlier),
         )
-        reference = self._find_reference(held_at, pose)
-        planned = chain.pose(reference)
         drift = 0.0 * now.tool
         if not self._informed:
-            drift = np.clip(now.tool + now.velocity * self._lag - planned.position, -_DRIFT, _DRIFT)
+            drift = np.clip(now.strain, -_DRIFT, _DRIFT)
         goal, turn, grip, pace = self._choose(now, planned.position + drift)
         way = goal - planned.position - drift
         distance = np.sqrt((way**2).sum(axis=1))

@@ -8,15 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState
+from twinloop.tasks.grasp_rules import Place
 from twinloop.tasks.handling import GraspSettings, HandlingTask
 from twinloop.tasks.milestones import Milestone
 from twinloop.tasks.predicates import in_disc, running_maximum
+from twinloop.tasks.reactive import Rule
 from twinloop.tasks.waypoints import ToolState, WaypointExpert
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
 _DROP = 0.001  # m: the object is let go at this height above its place
+_FIT, _FUNNEL = 0.2, 0.4  # radii: the object is lowered within the first, and kept above the base beyond both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +64,13 @@ class Stack(HandlingTask):
 
     def expert(self, initial: InitialState) -> WaypointExpert:
         """Return the scripted expert for worlds that start in ``initial``."""
-        grasp, row = self.make_grasp(initial), self.objects[self.settings.base].qpos
+        grasp = self.make_grasp(initial)
+        return self.make_expert(initial, grasp, self.put(grasp, lambda now: self._place(now, _DROP)))
 
-        def place(now: ToolState) -> Array:
-            return now.body(row) + np.array([0.0, 0.0, self._above + _DROP])
-
-        return self.make_expert(initial, grasp, self.put(grasp, place))
+    def rules(self, initial: InitialState) -> list[Rule]:
+        """Return the rules of the expert without memory, for worlds that start in ``initial``."""
+        place = Place(centre=self._place, fit=_FIT * self.settings.radius, funnel=_FUNNEL * self.settings.radius)
+        return self.make_rules(initial, self.settings.radius, place)
 
     def milestones(self, states: Array) -> list[Milestone]:
         """Return the milestones of one episode, ``(T + 1, nstate)``; see `HandlingTask.handling_milestones`."""
@@ -76,6 +80,10 @@ class Stack(HandlingTask):
         thing, base = self._pair(states)
         level = np.abs(thing[..., 2] - base[..., 2] - self._above) <= self.settings.tolerance
         return level & in_disc(thing, base, self.settings.radius)
+
+    def _place(self, now: ToolState, gap: float = 0.0) -> Array:
+        """Return where the object's centre is, ``(nworld, 3)`` in m, this far above its place on the base."""
+        return now.body(self.objects[self.settings.base].qpos) + np.array([0.0, 0.0, self._above + gap])
 
     def _pair(self, states: Array) -> tuple[Array, Array]:
         return self.position(states, self.settings.object), self.position(states, self.settings.base)
