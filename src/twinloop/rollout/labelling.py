@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mujoco
@@ -26,7 +26,7 @@ from twinloop.rollout.observing import (
 )
 from twinloop.rollout.policy_actor import HashedPolicy, open_policy_loop, require_matching_contract
 from twinloop.simulate import Controller, Simulation
-from twinloop.tasks.protocol import StateExpert, Task, has_labels
+from twinloop.tasks.protocol import StateExpert, Task, has_labels, has_tracked_values
 from twinloop.tasks.reaching import heading
 from twinloop.twin import Twin
 
@@ -115,8 +115,8 @@ class LabellingActor:
         believed: values of parameters that the expert takes for true, by name: one number, or one per world
             ``(nworld,)``; the others are nominal.
         tracker: errors of the tracker. A task's expert labels the state that the tracker shows: free bodies are where
-            it sees them. A policy could not learn labels of the true state, which it does not see: it would command the
-            median of what might be right, and stall.
+            it sees them, and mocap bodies are displaced like its frame. A policy could not learn labels of the true
+            state, which it does not see: it would command the median of what might be right, and stall.
         policy: the policy; None if the expert acts in all worlds.
         teacher: policy that is the expert; None for the task's own.
         by_expert: worlds in which the expert acts, ``(nworld,)``; by default none, if there is a policy.
@@ -191,8 +191,10 @@ class LabellingActor:
         if not has_labels(self.task):
             require_labels(self.task, self.twin, None)
             raise AssertionError
-        believed = self.twin.table(len(worlds.numbers), self.believed)
-        return self.task.memoryless_expert(worlds.initial, worlds.params, believed=believed)
+        believed, initial = self.twin.table(len(worlds.numbers), self.believed), worlds.initial
+        if self.tracker != PERFECT and has_tracked_values(self.task):
+            initial = replace(initial, mocap_pos=initial.mocap_pos + self.tracker.draw_offset(worlds)[:, None])
+        return self.task.memoryless_expert(initial, worlds.params, believed=believed)
 
 
 class _ShownSimulation:
