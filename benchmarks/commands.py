@@ -473,6 +473,35 @@ def _conditions(text: str) -> tuple[int, ...]:
         ) from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchLoop:
+    """Close the loop on a task of the library, on virtual robots: logs, twin, gap, policies, failures, better policies.
+
+    An interrupted run resumes if it is started again.
+    """
+
+    name: str
+    """Name of the loop: press (soft tissue, to a force) or peg (insertion into a hole)."""
+    output: Path
+    """Folder for logs, policies, trials and result.json."""
+    robots: int = 5
+    """Number of robots."""
+    first: int = 500
+    """Seed of the first robot. Lower seeds were used to choose the settings."""
+    write: Path | None = None
+    """Documentation folder, e.g. docs. The tables in its page evidence/loops.md are replaced."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Run the loop on each robot."""
+        from benchmarks.loops.run import run_bench_loop
+
+        out = make_console(json=self.json)
+        told = {"robots": self.robots, "first": self.first, "output": self.output, "docs": self.write}
+        return run_bench_loop(out, name=self.name, **told), 0
+
+
 PROGRAM = Program(
     name="python -m benchmarks",
     description="Measurements of this machine and of the engine, one table each.",
@@ -493,6 +522,7 @@ PROGRAM = Program(
             Command("quality", BenchQuality),
             Command("transfer", BenchTransfer),
             Command("memory", BenchMemory),
+            Command("loop", BenchLoop),
         )
     },
 )

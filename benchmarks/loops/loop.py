@@ -5,7 +5,7 @@ Each step is the command of `twinloop` that a user would type. A step whose resu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +14,28 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
+from rich.console import Console
 
 from benchmarks.loops.logs import record_task_log
-from benchmarks.loops.settings import LoopSettings
+from benchmarks.loops.settings import (
+    ARM_FIT,
+    EPISODES,
+    FREE_EPISODES,
+    FREE_SECONDS,
+    HELD,
+    RETRAINING,
+    SEARCH,
+    TEACHING,
+    TRIALS,
+    LoopSettings,
+)
 from twinloop.cli.main import main
 from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json, write_text
 from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.hardware import virtual_log
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
@@ -39,12 +52,14 @@ class RobotLoop:
     Attributes:
         settings: settings of the loop.
         seed: seed of the robot.
-        folder: folder of all loops on tasks like this; the policy that was taught without a robot is shared.
+        folder: folder of the loops on all robots, which share the policy that was taught in the twin's ranges.
+        console: output for people.
     """
 
     settings: LoopSettings
     seed: int
     folder: Path
+    console: Console
 
     @cached_property
     def robot(self) -> VirtualRobot:
@@ -57,6 +72,11 @@ class RobotLoop:
         return self.folder / f"robot{self.seed}"
 
     @property
+    def arm(self) -> Path:
+        """Folder of the identified arm, which the loops on all tasks share."""
+        return self.folder.parent / self.settings.base / f"robot{self.seed}" / "identified"
+
+    @property
     def policies(self) -> dict[str, Path]:
         """Folders of the policies: taught in the twin's ranges, around the identified twin, and retrained."""
         return {
@@ -67,61 +87,68 @@ class RobotLoop:
 
     def run(self) -> None:
         """Run the steps that have no result yet."""
-        settings, at = self.settings, self.path
-        file, log, fit = self.folder / "worlds.yaml", at / "log", at / "identified"
-        scene = {"twin": settings.twin, "task": settings.task}
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_text(file, yaml.safe_dump({"scene": scene, "randomization": "default"}))
-        write_text(self.folder / "fit.yaml", yaml.safe_dump(dict(settings.fit)))
-        write_text(self.folder / "slices.yaml", yaml.safe_dump(dict(settings.suite)))
-        if not (log / "meta" / "info.json").is_file():
-            numbers = range(settings.log)
-            episodes = record_task_log(
-                self.robot.cell, settings.task, numbers, run_seed=_LOGGED, seconds=settings.seconds,
-                shake=settings.shake, extra=settings.signals,
-            )  # fmt: skip
-            write_log_dataset(episodes, log)
-        told = ["--twin", settings.twin, "--data", str(log)]
-        flags = ["--fit", str(self.folder / "fit.yaml"), "--holdout", f"last:{settings.held}"]
-        self._do(fit, ["identify", *told, *flags])
-        compared = [word for kind in settings.fit["replay"]["compare"] for word in ("--compare", kind)]
-        window = ["--contacts", "--window", "0", "--no-why"]
-        self._do(at / "gap", ["gap", *told, "--params", str(fit), *window, *compared])
-        taught = [word for key, value in settings.teaching.items() for word in (f"--{key}", str(value))]
-        self._do(self.policies["ranges"], ["distill", str(file), *taught])
-        self._do(self.policies["identified"], ["distill", str(file), "--randomize-from", str(fit), *taught])
-        suite = ["--suite", str(self.folder / "slices.yaml"), "--episodes", str(settings.trials)]
-        policy = self.policies["identified"]
-        self._do(at / "slices-identified", ["evaluate", str(policy), *suite])
-        near, kept = at / "near.yaml", ["--scenarios", str(at / "scenarios")]
-        write_text(near, yaml.safe_dump({"scene": scene, "randomization": {"identified": str(fit / _RESULT)}}))
-        sizes = [word for key, value in settings.search.items() for word in (f"--{key}", str(value))]
-        flags = ["--policy", str(policy), "--keep", "1", *sizes, *kept]
-        self._do(at / "search", ["scenario", "search", str(near), *flags])
-        found = read_json(at / "search" / _RESULT)["kept"]
-        if found:
-            sizes = [word for key, value in settings.retraining.items() for word in (f"--{key}", str(value))]
-            flags = ["--policy", str(policy), "--randomize-from", str(fit), *sizes, *kept]
-            self._do(at / "retrained", ["scenario", "loop", Path(found[0]).name, *flags])
-            self._do(at / "slices-retrained", ["evaluate", str(self.policies["retrained"]), *suite])
+        said, at, log = self.settings, self.path, self.path / "log"
+        scene, policy = at / "identified", self.policies["identified"]
+        self.identify_arm()
+        if not log.is_dir():
+            motion = {"run_seed": _LOGGED, "seconds": said.seconds, "shake": said.shake, "extra": said.signals}
+            write_log_dataset(record_task_log(self.robot.cell, said.task, range(EPISODES), **motion), log)
+        fit, data = self._write_yaml("scene.yaml", dict(said.scene)), f"--twin {said.twin} --data {log}"
+        self._do(scene, f"identify {data} --given {self.arm} --fit {fit} --holdout last:{HELD}")
+        compared = " ".join(f"--compare {kind}" for kind in said.scene["replay"]["compare"])
+        self._do(at / "gap", f"gap {data} --params {scene} --contacts --window 0 --no-why {compared}")
+
+        worlds = {"scene": {"twin": said.twin, "task": said.task}}
+        ranges = self._write_yaml("ranges.yaml", worlds | {"randomization": "default"})
+        self._do(self.policies["ranges"], f"distill {ranges} {_flags(TEACHING)}")
+        self._do(policy, f"distill {ranges} --randomize-from {scene} {_flags(TEACHING)}")
+        slices = [{"name": "all"}, *({"name": name, "set": dict(values)} for name, values in said.slices.items())]
+        suite = self._write_yaml("slices.yaml", {"name": "slices", "base": "default", "slices": slices})
+        self._do(at / "slices-identified", f"evaluate {policy} --suite {suite} --episodes {TRIALS}")
+
+        near = {"randomization": {"identified": str(scene.absolute() / _RESULT)}}
+        searched = self._write_yaml(f"robot{self.seed}/searched.yaml", worlds | near)
+        stored = f"--policy {policy} --scenarios {at / 'scenarios'}"
+        self._do(at / "search", f"scenario search {searched} {stored} --keep 1 {_flags(SEARCH)}")
+        for found in read_json(at / "search" / _RESULT)["kept"]:
+            again, retrained = f"{Path(found).name} {stored} --randomize-from {scene}", self.policies["retrained"]
+            self._do(at / "retrained", f"scenario loop {again} {_flags(RETRAINING)}")
+            self._do(at / "slices-retrained", f"evaluate {retrained} --suite {suite} --episodes {TRIALS}")
         self._try_on_robot()
 
-    def _do(self, output: Path, words: Sequence[str]) -> None:
+    def identify_arm(self) -> None:
+        """Identify the robot from a log without contact, unless a loop on another task has done so."""
+        base, log = self.settings.base, self.arm.parent / "log"
+        if not log.is_dir():
+            tracker, sizes = self.robot.cell.tracker, {"episodes": FREE_EPISODES, "seconds": FREE_SECONDS}
+            write_log_dataset(virtual_log(self.seed, twin=base, tracker=tracker, **sizes), log)
+        compare = ["position", f"place/{load_twin(base).robot.tcp}"]
+        fit = self._write_yaml("arm.yaml", ARM_FIT | {"replay": {"compare": compare}})
+        self._do(self.arm, f"identify --twin {base} --data {log} --fit {fit}")
+
+    def _write_yaml(self, name: str, value: Mapping[str, Any]) -> Path:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, yaml.safe_dump(dict(value), sort_keys=False))
+        return file
+
+    def _do(self, output: Path, line: str) -> None:
         """Run a command unless its result exists; its exit code may be 1, which is an answer such as a gate's no."""
         if (output / _RESULT).is_file():
             return
-        code = main([*words, "--output", str(output), "--quiet"])
+        self.console.print(f"twinloop {line} --output {output}", soft_wrap=True)
+        code = main([*line.split(), "--output", str(output), "--quiet"])
         if code > 1 or not (output / _RESULT).is_file():
-            raise CheckFailedError(f"twinloop {' '.join(words)} ended with exit code {code}.")
+            raise CheckFailedError(f"twinloop {line} ended with exit code {code}.")
 
     def _try_on_robot(self) -> None:
         for name, policy in self.policies.items():
             output = self.path / "trials" / name
             if policy.is_dir() and not output.is_dir():
-                self.robot.evaluate(policy, self.settings.trials, output)
+                self.robot.evaluate(policy, TRIALS, output)
         file = self.path / "trials" / "expert.json"
         if not file.is_file():
-            cell, numbers = self.robot.cell, range(self.settings.trials)
+            cell, numbers = self.robot.cell, range(TRIALS)
             task, params = open_task(self.settings.task, cell.twin), cell.table(cell.plan(PLACES).draw(numbers))
             made = run_batch(cell.twin, task, params, run_seed=PLACES, episodes=numbers, actor=ExpertActor(task=task))
             write_json(file, made.success.tolist())
@@ -141,3 +168,7 @@ class RobotLoop:
     def truth(self, name: str) -> float:
         """Return the true value of a parameter, in SI units."""
         return self.robot.cell.values.get(name, load_twin(self.settings.twin).params[name].nominal)
+
+
+def _flags(options: Mapping[str, Any]) -> str:
+    return " ".join(f"--{key} {value}" for key, value in options.items())

@@ -27,71 +27,80 @@ class LoopSettings:
     """Settings of one loop.
 
     Attributes:
-        twin: name of the nominal twin.
+        base: name of the twin of the robot without the task's scene, which is identified first.
+        twin: name of the twin with the scene.
         task: name of the task.
-        fit: options of `twinloop identify`, as in its fit file.
-        suite: suite of `twinloop evaluate`.
-        followed: parameters whose estimates are in the table.
-        log: number of episodes of the log; the last ``held`` of them test the fit.
-        held: number of held-out episodes.
-        seconds: length of an episode of the log.
-        shake: standard deviation of the noise on the commands in the log, in rad.
+        scene: options of `twinloop identify` for the scene, as in its fit file.
+        followed: parameters of the scene whose estimates are in the table.
+        seconds: length of an episode of the task's log.
+        shake: standard deviation of the noise on the commands in that log, in rad.
         signals: function that returns further signals from the tracked values of an episode.
-        teaching: options of `twinloop distill`.
-        search: options of `twinloop scenario search`.
-        retraining: options of `twinloop scenario loop`.
-        trials: number of trials of each policy on the robot, and in each slice.
+        slices: slices of the evaluation suite, by name: values by parameter.
     """
 
+    base: str
     twin: str
     task: str
-    fit: Mapping[str, Any]
-    suite: Mapping[str, Any]
+    scene: Mapping[str, Any]
     followed: tuple[str, ...]
-    log: int = 6
-    held: int = 2
     seconds: float
-    shake: float = 0.0
+    shake: float
     signals: Callable[[LoggedSignal], dict[str, LoggedSignal]] | None = None
-    teaching: Mapping[str, Any]
-    search: Mapping[str, Any]
-    retraining: Mapping[str, Any]
-    trials: int = 100
+    slices: Mapping[str, Mapping[str, str]]
 
-
-_SLICES = {"base": "default", "name": "slices"}
-_TRACKED = {"tracker-noise": 0.001, "tracker-offset": 0.002}  # errors of a tracker, as in docs/evidence/transfer.md
-_TAUGHT = {"rounds": 5, "steps": 2000, "final-steps": 6000, "lr": 0.006}  # those of `twinloop demo`
-_SEARCH = {"worlds": 128, "rounds": 4, "draws": 512, "illuminate": 0, "simplify": 4}
-_RETRAINING = {"episodes": 32, "steps": 4000, "tries": 32, "trials": 100}
 
 LOOPS: dict[str, LoopSettings] = {
     "press": LoopSettings(
+        base="panda_tabletop",
         twin="panda_press",
         task="press",
-        fit={
+        scene={
             "replay": {"compare": ["position", "place/tcp", "place/plate"], "contacts": True},
-            "free": ["joint/*", "actuator/*", "sensor/*/offset", "soft/tissue/young", "soft/tissue/damping"],
+            "free": ["soft/tissue/*"],
             "search": "multistart",
             "starts": 1,
-            "iterations": 8,
-            "polish": 0,
         },
-        suite=_SLICES
-        | {
-            "slices": [
-                {"name": "all"},
-                {"name": "soft", "set": {"soft/tissue/young": "low"}},
-                {"name": "stiff", "set": {"soft/tissue/young": "high"}},
-                {"name": "near", "set": {"object/stand/position/x": "low"}},
-                {"name": "far", "set": {"object/stand/position/x": "high"}},
-            ]
-        },
-        followed=("soft/tissue/young",),
-        seconds=5.0,
+        followed=("soft/tissue/young", "soft/tissue/damping", "soft/tissue/friction/slide"),
+        seconds=6.0,
+        shake=0.002,
         signals=plate_position,
-        teaching=_TAUGHT | _TRACKED,
-        search=_SEARCH,
-        retraining=_RETRAINING,
+        slices={
+            "soft": {"soft/tissue/young": "low"},
+            "stiff": {"soft/tissue/young": "high"},
+            "near": {"object/stand/position/x": "low"},
+            "far": {"object/stand/position/x": "high"},
+        },
+    ),
+    "peg": LoopSettings(
+        base="panda_tabletop",
+        twin="panda_peg",
+        task="insert_peg",
+        scene={
+            "replay": {"compare": ["position", "place/tcp", "pose/peg"], "contacts": True},
+            "free": ["object/peg/mass", "object/peg/friction/slide"],
+            "search": "cma",
+            "generations": 10,
+        },
+        followed=("object/peg/mass", "object/peg/friction/slide"),
+        seconds=8.0,
+        shake=0.0,
+        slices={
+            "thin": {"object/peg/size": "low"},
+            "thick": {"object/peg/size": "high"},
+            "slippery": {"object/peg/friction/slide": "low"},
+            "heavy": {"object/peg/mass": "high"},
+        },
     ),
 }
+
+FREE_EPISODES, FREE_SECONDS = 4, 8.0  # of the log in which the robot touches nothing, as in `twinloop demo`
+EPISODES, HELD = 6, 2  # of the task's log, and those of them that test the fit
+ARM_FIT = {"iterations": 8, "polish": 0}  # options of `twinloop identify` for the robot, as in `twinloop demo`
+# Options of the commands: sizes of the teaching are those of `twinloop demo`, and the tracker's errors in it those of
+# the virtual robots (`hardware/cell.yaml`).
+TEACHING = {
+    "rounds": 5, "steps": 2000, "final-steps": 6000, "lr": 0.006, "tracker-noise": 0.001, "tracker-offset": 0.002,
+}  # fmt: skip
+SEARCH = {"worlds": 128, "rounds": 4, "draws": 512, "illuminate": 0, "simplify": 4}
+RETRAINING = {"episodes": 32, "steps": 4000, "tries": 32, "trials": 100}
+TRIALS = 100  # of each policy on the robot, and in each slice
