@@ -126,7 +126,7 @@ CEILINGS = {
     "simulate": 3745,
     "stats": 5840,
     "studio": 1990,
-    "tasks": 4900,
+    "tasks": 5150,
     "train": 5935,
     "twin": 8215,
     "workflows": 17840,

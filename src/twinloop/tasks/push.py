@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +11,10 @@ from twinloop.simulate import InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
+from twinloop.tasks.planar_pushing import Pushes
 from twinloop.tasks.predicates import in_disc, running_maximum
+from twinloop.tasks.push_settings import PushSettings
+from twinloop.tasks.push_to_pose import PoseRules, nearest_turn
 from twinloop.tasks.reaching import BearingFrame, heading
 from twinloop.tasks.reactive import PresentState, Rule
 from twinloop.tasks.waypoints import set_height
@@ -29,42 +30,12 @@ _FAST, _PUSHING = 1.5, 0.5  # paces
 _MOVED = 0.005  # m: an object that has moved so far was touched
 
 
-@dataclass(frozen=True, kw_only=True)
-class PushSettings:
-    """Settings of the task, in m, rad and s; our choice, no published values.
-
-    Attributes:
-        object: name of the object.
-        target: name of the target's mocap body.
-        radius: distance from the target within which the object's centre must be.
-        heading_tolerance: largest difference between the headings of object and target. None: any heading is accepted.
-        symmetry: number of equal turns after which the object counts as unchanged: 2 for a bar, 4 for a cube.
-        behind: distance of the fingers from the object's centre before a push, without contact.
-        low: height of the tool site during a push.
-        begin: height of the tool site below which a push begins; the hand must not touch the object's top there.
-        high: height of the tool site above the object.
-        fingers: centre of the closed fingers in the frame of the tool site.
-        duration: length of an episode.
-    """
-
-    object: str
-    target: str
-    radius: float
-    behind: float
-    low: float
-    begin: float
-    high: float
-    fingers: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    heading_tolerance: float | None = None
-    symmetry: int = 1
-    duration: float = 10.0
-
-
 class Push(MilestonePhases, OwnTask):
     """Task to push an object to a target pose or position, until it stays there."""
 
     name = "push"
     success_version = "push.success/2"
+    expert_version = "push.expert/2"
 
     def __init__(self, twin: Twin) -> None:
         """Prepare the task for a twin.
@@ -83,8 +54,8 @@ class Push(MilestonePhases, OwnTask):
         if settings.heading_tolerance <= 0.0 or settings.symmetry < 1:
             raise InputError(
                 f"task.push of the twin {twin.name} has heading_tolerance {settings.heading_tolerance:g} and symmetry "
-                f"{settings.symmetry}. Give a tolerance above 0 rad, or leave it out for any heading, and a symmetry of "
-                "1 or more."
+                f"{settings.symmetry}. Give a tolerance above 0 rad, or leave it out for any heading, and a symmetry "
+                "of 1 or more."
             )
         self.instruction = f"Push the {settings.object} to the {settings.target} and align it."
 
@@ -115,7 +86,8 @@ class Push(MilestonePhases, OwnTask):
         The result is the smallest one over the object's equal turns.
         """
         row = self.objects[self.settings.object].qpos
-        return self._nearest_turn(heading(self.qpos(states)[..., row + 3 : row + 7]) - self._target_heading(states))
+        yaw = heading(self.qpos(states)[..., row + 3 : row + 7])
+        return nearest_turn(yaw - self._target_heading(states), self.settings.symmetry)
 
     @property
     def environment_names(self) -> tuple[str, ...]:
@@ -138,7 +110,7 @@ class Push(MilestonePhases, OwnTask):
         left = float(np.linalg.norm((thing - target)[-1, :2]))
         ended = f"the object ended {1000 * left:.0f} mm from the target; {1000 * settings.radius:.0f} mm are enough"
         if settings.heading_tolerance is not None:
-            turned, allowed = np.degrees([abs(self.heading_error(states[-1])), settings.heading_tolerance])
+            turned, allowed = np.degrees(abs(self.heading_error(states[-1]))), np.degrees(settings.heading_tolerance)
             ended += f"; its heading differed by {turned:.0f} degrees; {allowed:.0f} degrees are enough"
         return [
             Milestone(phase="transport", passed=way > _MOVED, failure="never_reached", reason="the object never moved"),
@@ -146,8 +118,20 @@ class Push(MilestonePhases, OwnTask):
         ]
 
     def rules(self, initial: InitialState) -> list[Rule]:
-        """Return the rules: above the place behind the object, down, along the line to the target, then up."""
+        """Return the rules: above the place behind the object, down, along the line to the target, then up.
+
+        With a heading tolerance, they are those of `PoseRules`, whose errors they raise.
+        """
         settings, frame = self.settings, BearingFrame(self.arm.chain, self.arm.home)
+        if settings.heading_tolerance is not None:
+            return PoseRules(
+                self.arm,
+                Pushes.of(self.twin, settings.object),
+                settings,
+                row=self.objects[settings.object].qpos,
+                goal=self.start(initial, settings.target),
+                yaw=heading(initial.mocap_quat[:, self._targets[settings.target]]),
+            ).rules()
         target, row = self.start(initial, settings.target), self.objects[settings.object].qpos
 
         def way(now: PresentState) -> Array:
@@ -204,10 +188,6 @@ class Push(MilestonePhases, OwnTask):
     def _target_heading(self, states: Array) -> Array:
         row = 4 * self._targets[self.settings.target]
         return heading(states[..., self._mocap_quat][..., row : row + 4])
-
-    def _nearest_turn(self, angle: Array) -> Array:
-        period = 2.0 * np.pi / self.settings.symmetry
-        return angle - period * np.round(angle / period)
 
 
 def _covered(error: Array, allowed: float) -> Array:
