@@ -1,4 +1,4 @@
-"""A push to a pose asks for the target's heading, and counts the object's equal turns."""
+"""A push to a pose requires the target's heading, and counts the object's equal turns."""
 
 from __future__ import annotations
 

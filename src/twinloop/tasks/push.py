@@ -91,7 +91,7 @@ class Push(MilestonePhases, OwnTask):
 
     @property
     def environment_names(self) -> tuple[str, ...]:
-        """Names of the values of `environment`: those of every task, and the target's heading if one is asked for."""
+        """Names of the values of `environment`: those of every task, and the target's heading if it counts."""
         if self.settings.heading_tolerance is None:
             return super().environment_names
         return (*super().environment_names, *(f"{self.settings.target}.heading.{part}" for part in ("cos", "sin")))
