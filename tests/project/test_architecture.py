@@ -126,7 +126,7 @@ CEILINGS = {
     "simulate": 3765,
     "stats": 5840,
     "studio": 1990,
-    "tasks": 5000,
+    "tasks": 5270,
     "train": 5935,
     "twin": 8215,
     "workflows": 17840,

@@ -58,8 +58,8 @@ def mesh(tmp_path):
             "object 'can' in the twin own, task.stack.*cube",
         ),
         ("panda_stack", "stack", f"object: cube, base: plate, {STACK}", "object 'plate'.*block"),
-        ("panda_push", "push", f"object: can, target: target, {PUSH}", "object 'can' in the twin own, task.push.*cube"),
-        ("panda_push", "push", f"object: cube, target: disc, {PUSH}", "mocap body 'disc'.*target"),
+        ("panda_push", "push", f"object: can, target: mark, {PUSH}", "object 'can' in the twin own, task.push.*brick"),
+        ("panda_push", "push", f"object: brick, target: disc, {PUSH}", "mocap body 'disc'.*mark"),
         (
             "panda_peg",
             "insert_peg",

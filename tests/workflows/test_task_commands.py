@@ -79,7 +79,23 @@ def mixed_reset(self, params, **draws):
 )
 def test_a_broken_rule_is_named(pendulum, member, broken, message):
     with pytest.raises(CheckFailedError, match=message):
-        check_task(type("Broken", (Rest,), {member: broken})(pendulum), pendulum, episodes=2)
+        list(check_task(type("Broken", (Rest,), {member: broken})(pendulum), pendulum, episodes=2))
+
+
+def test_trials_are_given_as_soon_as_they_have_ended(pendulum):
+    class Interrupted(Rest):
+        def expert(self, initial):
+            if self.tried:
+                raise KeyboardInterrupt
+            self.tried = True
+            return super().expert(initial)
+
+    task = Interrupted(pendulum)
+    task.tried = False
+    trials = check_task(task, pendulum, episodes=3)
+    assert next(trials).kind == "nominal"
+    with pytest.raises(KeyboardInterrupt):
+        next(trials)
 
 
 @pytest.mark.parametrize("name", ["double_pendulum", "simple_pendulum"])

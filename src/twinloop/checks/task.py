@@ -76,10 +76,11 @@ class RandomActor:
         return choose
 
 
-def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> list[TaskTrials]:
-    """Check a task, and return the trials of its expert in nominal and in randomized worlds, and of no skill at all.
+def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> Iterator[TaskTrials]:
+    """Check a task, and yield the trials of its expert in nominal and in randomized worlds, and of no skill at all.
 
-    The actors that do nothing and that act at random are tried in nominal worlds, if all commands have a range.
+    Each is yielded when it has ended; the first one has passed all rules of the protocol in nominal worlds. The actors
+    that do nothing and that act at random are tried in nominal worlds, if all commands have a range.
 
     Raises:
         CheckFailedError: If the task violates a rule of the protocol. The message describes the rule.
@@ -88,8 +89,10 @@ def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> list[
     expert, unskilled = ExpertActor(task=task), list[Actor]([StillActor()])
     if all(twin.model.actuator_ctrllimited):
         unskilled.append(RandomActor(twin=twin))
-    trials = [_try_actor(task, twin, expert, kind, episodes, seed) for kind in get_args(WorldKind)]
-    return trials + [_try_actor(task, twin, actor, "nominal", episodes, seed) for actor in unskilled]
+    for kind in get_args(WorldKind):
+        yield _try_actor(task, twin, expert, kind, episodes, seed)
+    for actor in unskilled:
+        yield _try_actor(task, twin, actor, "nominal", episodes, seed)
 
 
 def draw_worlds(twin: Twin, kind: WorldKind, numbers: range, seed: int) -> ParamTable:

@@ -101,8 +101,7 @@ def place_on_support(
     for column, axis in enumerate("xy"):
         qpos[:, row + column] = params.get(f"{path}/position/{axis}", home[:, column])
     one = np.ones(params.nworld)
-    half_yaw = 0.5 * params.get(f"{path}/yaw", yaw * one)
-    quaternion = np.stack([np.cos(half_yaw), 0.0 * one, 0.0 * one, np.sin(half_yaw)], axis=1)
+    quaternion = _upright(params.get(f"{path}/yaw", yaw * one))
     if ground:
         flat = ground.nominal.take(np.zeros(len(qpos), dtype=np.intp))
         half = home[:, 2] - flat.height(home[:, :2])
@@ -110,6 +109,11 @@ def place_on_support(
         qpos[:, row + 2] += ground.height_change(qpos[:, row : row + 2]) + (ground.center_height(half * scale) - half)
         quaternion = ground.tilt_orientation(quaternion)
     qpos[:, row + 3 : row + 7] = quaternion
+
+
+def _upright(yaw: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the quaternions wxyz ``(nworld, 4)`` of rotations about the vertical, ``(nworld,)`` in rad."""
+    return np.stack([np.cos(0.5 * yaw), 0.0 * yaw, 0.0 * yaw, np.sin(0.5 * yaw)], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +202,8 @@ def place_bodies(
     for name, row in targets.items():
         for column, axis in enumerate("xy"):
             position[:, row, column] = params.get(f"object/{name}/position/{axis}", position[:, row, column])
+        if (path := f"object/{name}/yaw") in params:
+            quaternion[:, row] = _upright(params[path])
         if ground:
             position[:, row, 2] += ground.height_change(position[:, row, :2])
             quaternion[:, row] = ground.tilt_orientation(quaternion[:, row])

@@ -20,7 +20,7 @@ from twinloop.twin.quantities.world import scene_members
 def find_members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
     """Return the names of the model's objects that may have a quantity, for example its joints or movable bodies.
 
-    A mocap body counts as an object for position quantities only, because it has no mass and no friction.
+    A mocap body counts as an object for its position and its yaw only, because it has no mass and no friction.
     """
     if kind.member:
         return [kind.member]
@@ -35,7 +35,7 @@ def find_members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
     if family == SOFT:
         return list_flexes(model)
     if family in {"object", "link", "body", "push"}:
-        by_hand = quantity.startswith("position")
+        by_hand = quantity.startswith("position") or quantity == "yaw"
         others = set(range(1, model.nbody)) - set(soft_bodies(model).tolist())
         chosen = (i for i in sorted(others) if _is_body(model, i, family, by_hand=by_hand))
         return [name for i in chosen if (name := model.body(i).name) and not is_motor_side(name)]

@@ -163,12 +163,15 @@ def _offset(scene: OwnTask) -> tuple[float, float, float]:
 
 
 def _check(task: Task, twin: Twin, episodes: int, seed: int, console: Console) -> dict[str, Any]:
-    trials = check_task(task, twin, episodes=episodes, seed=seed)
-    console.print(f"{task.name} on {twin.name} follows the protocol: {task.nstep} steps per episode.", soft_wrap=True)
-    names = task.environment_names if has_tracked_values(task) else ()
-    console.print(f"A policy may observe: {', '.join(names) or 'no object, only joints and images'}.", soft_wrap=True)
-    for row in trials:
+    trials, names = list[TaskTrials](), task.environment_names if has_tracked_values(task) else ()
+    for row in check_task(task, twin, episodes=episodes, seed=seed):
+        if not trials:
+            follows = f"{task.name} on {twin.name} follows the protocol: {task.nstep} steps per episode."
+            console.print(follows, soft_wrap=True)
+            seen = ", ".join(names) or "no object, only joints and images"
+            console.print(f"A policy may observe: {seen}.", soft_wrap=True)
         console.print(_describe(row), soft_wrap=True)
+        trials.append(row)
     actors = dict.fromkeys(row.actor for row in trials)
     return {
         "twin": twin.name,
