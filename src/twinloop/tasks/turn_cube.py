@@ -26,7 +26,14 @@ _INVERSE = np.array([1.0, -1.0, -1.0, -1.0])
 # orientations in which a cube occupies the same space.
 _HALF = np.sqrt(0.5)
 _TOPS = np.array(
-    [[1, 0, 0, 0], [0, 1, 0, 0], [_HALF, _HALF, 0, 0], [_HALF, -_HALF, 0, 0], [_HALF, 0, _HALF, 0], [_HALF, 0, -_HALF, 0]]
+    [
+        [1, 0, 0, 0],
+        [0, 1, 0, 0],
+        [_HALF, _HALF, 0, 0],
+        [_HALF, -_HALF, 0, 0],
+        [_HALF, 0, _HALF, 0],
+        [_HALF, 0, -_HALF, 0],
+    ]
 )
 
 

@@ -6,9 +6,12 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.checks.task import StillActor
 from twinloop.render import SceneStates, open_renderer
+from twinloop.rollout.actor import ExpertActor
 from twinloop.rollout.episodes import run_batch
 from twinloop.tasks import Task
+from twinloop.tasks.protocol import has_expert
 from twinloop.twin import Twin
 from twinloop.twin.compiling import compile_model
 
@@ -22,14 +25,15 @@ _AROUND = 0.45  # space around the objects and tools, as a share of the distance
 
 
 def render_moment(twin: Twin, task: Task, share: float = 0.5) -> NDArray[np.uint8]:
-    """Return an image ``(H, W, 3)`` of the expert at work in the nominal world, seen from the side.
+    """Return an image ``(H, W, 3)`` of a task in the nominal world, seen from the side, with the expert at work if any.
 
     Args:
         twin: the twin.
         task: the task.
         share: moment of the episode, from 0 (start) to 1 (end).
     """
-    batch = run_batch(twin, task, twin.table(1), run_seed=0, episodes=[0])
+    actor = ExpertActor(task=task) if has_expert(task) else StillActor()
+    batch = run_batch(twin, task, twin.table(1), run_seed=0, episodes=[0], actor=actor)
     state = batch.trajectories
     step = round(share * task.nstep)
     initial = batch.initial
