@@ -82,8 +82,8 @@ def require_expert(task: Task) -> ScriptedTask:
     """
     if not has_expert(task):
         raise InputError(
-            f"The task {task.name} has no scripted expert. Train a policy in its worlds, twinloop reinforce FILE "
-            "--output POLICY, and name that policy."
+            f"The task {task.name} has no scripted expert. Train a policy in its worlds: twinloop reinforce FILE "
+            "--output POLICY, then twinloop evaluate POLICY."
         )
     return task
 

@@ -86,6 +86,9 @@ def _find_focus(twin: Twin, data: mujoco.MjData) -> tuple[Array, float]:
     movable = model.geom_bodyid > 0
     things = data.geom_xpos[movable & ~np.isin(model.body_rootid[model.geom_bodyid], sorted(roots))]
     if not sites or not len(things):
+        # A forearm or another base that never moves is left out.
+        free = (model.body_weldid[model.geom_bodyid] > 0) | (model.body_mocapid[model.geom_bodyid] >= 0)
+        movable = free if free.any() else movable
         points = data.geom_xpos[movable] if movable.any() else data.geom_xpos
         return points, 0.3 * float(np.ptp(points, axis=0).max()) + float(model.geom_rbound[movable].max(initial=0.0))
     tools = np.array([data.site(name).xpos for name in sites])

@@ -68,7 +68,7 @@ def _write_sheet(path: Path, pairs: list[tuple[str, str]], console: Console) -> 
             continue
         opened = open_task(task, twin)
         images.append(render_moment(twin, opened))
-        labels.append(f"{task}, {name}" if has_expert(opened) else f"{task}, {name}: {_LEARNED}")
+        labels.append(f"{task}, {name}" if has_expert(opened) else f"{name}: {_LEARNED}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_png(path, contact_sheet(images, labels, columns=_COLUMNS))
     console.print(f"Wrote {path}.", soft_wrap=True)
