@@ -1,8 +1,8 @@
 """Compare the backend ``threads`` with the bare engine in the worlds of every twin of the library.
 
 Both step the same worlds (default randomization) under the same commands on one thread: the product by `rollout`, and
-the bare engine by ``mujoco.batch.Batch.step``. The commands are those of the task's expert; a twin without a task holds
-its home pose. Times are CPU times of rounds in turns,
+the bare engine by ``mujoco.batch.Batch.step``. The commands are those of the task's expert, or random ones if it has
+none; a twin without a task holds its home pose. Times are CPU times of rounds in turns,
 because other programs change them little. ``python -m benchmarks.speed.library --write docs`` writes the table.
 """
 
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from benchmarks.speed.page import main
 from benchmarks.studies import markdown_table
-from twinloop.checks.task import draw_worlds
+from twinloop.checks.task import RandomActor, draw_worlds
 from twinloop.core.errors import MissingDependencyError
+from twinloop.rollout.actor import EpisodeStart, ExpertActor
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.threads import make_batch
 from twinloop.tasks import open_task
+from twinloop.tasks.protocol import has_expert
 from twinloop.twin import load_twin
 from twinloop.twin.load import library_names
 
@@ -75,7 +77,9 @@ def measure(name: str, *, worlds: int, seconds: float, rounds: int) -> LibrarySp
     if twin.spec.task:
         task = open_task(next(iter(twin.spec.task)), twin)
         initial = task.reset(params, run_seed=SEED, episodes=list(numbers))
-        commands = rollout(backend, twin, params, initial, task.expert(initial), nstep).commands
+        begun = EpisodeStart(numbers=np.arange(worlds), params=params, initial=initial, run_seed=SEED)
+        actor = ExpertActor(task=task) if has_expert(task) else RandomActor(twin=twin)
+        commands = rollout(backend, twin, params, initial, actor.begin(begun), nstep).commands
     else:
         initial = InitialState.home(twin, worlds)
         commands = np.repeat(initial.command[:, None], nstep, axis=1)

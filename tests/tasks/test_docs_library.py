@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.support.docs_sections import section
 from twinloop.checks.task import draw_worlds
 from twinloop.generate import read_config
+from twinloop.generate.config import load_plan
 from twinloop.simulate import open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
@@ -53,6 +55,18 @@ def test_the_experts_of_the_example_succeed(tmp_path):
 def test_the_file_for_generate_is_read(tmp_path):
     (tmp_path / "stack.yaml").write_text(example("stack.yaml"))
     assert read_config(tmp_path / "stack.yaml").task == "stack"
+
+
+@pytest.mark.skipif(find_spec("gymnasium_robotics") is None, reason="the package of the hand is not installed")
+def test_the_files_for_the_hand_are_read(tmp_path):
+    for name in ("easy_hand.yaml", "turn.yaml"):
+        (tmp_path / name).write_text(example(name))
+    made = read_config(tmp_path / "turn.yaml", episodes=64)
+    plan = load_plan(made)
+    assert plan.adaptive is not None
+    assert "object/cube/size" in plan.adaptive.names
+    task = open_task(made.task, plan.twin)
+    assert (task.settings.turn, task.settings.upright) == ((0.6, 1.2), True)
 
 
 def test_the_two_arms_of_the_page_are_those_of_the_library():

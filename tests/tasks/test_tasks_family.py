@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from twinloop.checks.task import RandomActor, StillActor, draw_worlds
-from twinloop.core.errors import MissingDependencyError
+from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.randomize import section_plan
-from twinloop.rollout.actor import EpisodeStart
+from twinloop.rollout.actor import EpisodeStart, ExpertActor
+from twinloop.rollout.labelling import require_labels
 from twinloop.simulate import open_backend, rollout
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks import open_task
-from twinloop.tasks.protocol import has_labels, has_phases, has_progress, has_tracked_values
+from twinloop.tasks.protocol import has_expert, has_labels, has_phases, has_progress, has_tracked_values
 from twinloop.tasks.reactive import ReactiveExpert
 from twinloop.twin import load_twin
 from twinloop.twin.load import library_names, read_spec
@@ -56,9 +57,22 @@ def run(task, params, initial, actions):
     return rollout(open_backend("threads"), task.twin, params, initial, actions, task.nstep)
 
 
+def begin(task, params, initial, actor):
+    return actor.begin(EpisodeStart(numbers=np.array(EPISODES), params=params, initial=initial, run_seed=SEED))
+
+
 @pytest.fixture(scope="module")
-def expert(task, params, initial):
-    return run(task, params, initial, task.expert(initial))
+def acted(task, params, initial):
+    """The worlds under the task's expert; under random commands if it has none."""
+    actor = ExpertActor(task=task) if has_expert(task) else RandomActor(twin=task.twin)
+    return run(task, params, initial, begin(task, params, initial, actor))
+
+
+@pytest.fixture(scope="module")
+def expert(task, acted):
+    if not has_expert(task):
+        pytest.skip("the task has no expert")
+    return acted
 
 
 def test_a_world_is_a_function_of_its_episode_alone(task, params, initial):
@@ -89,11 +103,13 @@ def test_an_experts_commands_depend_on_their_world_alone(task, params, initial, 
     np.testing.assert_array_equal(alone.states[0], expert.states[7])
 
 
-def test_the_expert_succeeds_and_nothing_or_chance_does_not(task, params, initial, expert):
+def test_the_expert_succeeds(task, expert):
     assert task.success(expert.states)[:, -1].mean() >= 0.9
-    worlds = EpisodeStart(numbers=np.array(EPISODES), params=params, initial=initial, run_seed=SEED)
+
+
+def test_nothing_or_chance_does_not_succeed(task, params, initial):
     for actor in (StillActor(), RandomActor(twin=task.twin)):
-        states = run(task, params, initial, actor.begin(worlds)).states
+        states = run(task, params, initial, begin(task, params, initial, actor)).states
         assert task.success(states).any(axis=1).mean() <= 0.05
 
 
@@ -114,8 +130,19 @@ def test_an_expert_without_memory_succeeds_too(task):
         assert rate >= 0.9, worlds
 
 
-def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, expert):
-    states, kept = expert.states, expert.states.copy()
+def test_a_task_without_an_expert_names_the_next_step(task, params, initial):
+    if has_expert(task):
+        pytest.skip("the task has an expert")
+    for use in (
+        lambda: begin(task, params, initial, ExpertActor(task=task)),
+        lambda: require_labels(task, task.twin, None),
+    ):
+        with pytest.raises(InputError, match=f"The task {task.name} has no scripted expert.*twinloop reinforce"):
+            use()
+
+
+def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, acted):
+    states, kept = acted.states, acted.states.copy()
     success = task.success(states)
     assert success.shape == states.shape[:2]
     half = task.nstep // 2
@@ -131,18 +158,18 @@ def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, ex
     np.testing.assert_array_equal(states, kept)
 
 
-def test_states_that_are_not_finite_are_no_success(task, expert):
-    states = expert.states.copy()
+def test_states_that_are_not_finite_are_no_success(task, acted):
+    states = acted.states.copy()
     states[:, -1, state_columns(task.twin.model, 2)] = np.nan
     assert not task.success(states)[:, -1].any()
 
 
-def test_phases_begin_in_order_and_success_has_no_failure(task, expert):
+def test_phases_begin_in_order_and_success_has_no_failure(task, acted):
     if not has_phases(task):
         pytest.skip("the task explains nothing")
-    fps, done = task.twin.control_hz, task.success(expert.states)[:, -1]
-    for states, succeeded in zip(expert.states, done, strict=True):
+    fps, done = task.twin.control_hz, task.success(acted.states)[:, -1]
+    for states, succeeded in zip(acted.states, done, strict=True):
         starts = [start for _, start in task.phases(states, fps) if start is not None]
         assert starts == sorted(starts)
         assert (task.failure(states, fps) is None) == succeeded
-    assert task.failure(expert.states[0, :5], fps) is not None
+    assert task.failure(acted.states[0, :5], fps) is not None

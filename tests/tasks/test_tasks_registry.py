@@ -59,7 +59,7 @@ def test_what_cannot_be_opened_says_why(twin, own):
         open_task("pick_n_place", twin)
     with pytest.raises(UnknownNameError, match=r"Unknown task class 'Slow' in .*own\.py\. Nearest existing: Slower"):
         open_task(f"{own}:Slow", twin)
-    with pytest.raises(InputError, match="NoTask is not a task: it lacks expert, expert_version, instruction"):
+    with pytest.raises(InputError, match="NoTask is not a task: it lacks instruction"):
         open_task(f"{own}:NoTask", twin)
     with pytest.raises(InputError, match=r"Broken could not be created for .*KeyError: 'left' \(.*own.py:\d+\)"):
         open_task(f"{own}:Broken", twin)

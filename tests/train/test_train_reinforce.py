@@ -13,9 +13,8 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.policies.folder import read_card
 from twinloop.randomize import Plan, default_draws, section_plan
-from twinloop.rollout.actor import ExpertActor
 from twinloop.simulate import open_backend
-from twinloop.tasks import open_task
+from twinloop.tasks import OwnTask, open_task
 from twinloop.twin import load_twin
 
 torch = pytest.importorskip("torch")
@@ -225,13 +224,11 @@ def fake_action():
 
 
 def test_a_task_without_an_expert_is_reported_without_one(task):
-    class Unscripted(type(task)):
-        def expert(self, initial):
-            raise NotImplementedError
+    class Unscripted(OwnTask):
+        pass
 
-    other = Unscripted(TWIN)
-    other.nstep = 12
-    assert set(run_actors(PLAN, other, [ExpertActor(task=other)], episodes=2, backend=open_backend())) == set()
+    actors = module.make_actors(PLAN, Unscripted(TWIN), fake_action(), is_relative=True, std=0.5)
+    assert [actor.name for actor in actors] == ["zero", "random"]
 
 
 def test_random_states_are_restored():

@@ -17,7 +17,7 @@ from twinloop.randomize import Plan, default_draws
 from twinloop.rollout.actor import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.episodes import BatchResult, run_batch
 from twinloop.simulate import Controller, InitialState, Simulation
-from twinloop.tasks.protocol import Task, has_phases, has_progress, has_tracked_values
+from twinloop.tasks.protocol import Task, has_expert, has_phases, has_progress, has_tracked_values
 from twinloop.twin import Twin
 
 WorldKind = Literal["nominal", "default"]
@@ -77,7 +77,9 @@ class RandomActor:
 
 
 def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> Iterator[TaskTrials]:
-    """Check a task, and yield the trials of its expert in nominal and in randomized worlds, and of no skill at all.
+    """Check a task, and yield the trials of its expert, if it has one, and of no skill at all.
+
+    The expert is tried in nominal and in randomized worlds.
 
     Each is yielded when it has ended; the first one has passed all rules of the protocol in nominal worlds. The actors
     that do nothing and that act at random are tried in nominal worlds, if all commands have a range.
@@ -86,13 +88,14 @@ def check_task(task: Task, twin: Twin, *, episodes: int, seed: int = 0) -> Itera
         CheckFailedError: If the task violates a rule of the protocol. The message describes the rule.
     """
     _check_reset(task, draw_worlds(twin, "default", range(3), seed), seed)
-    expert, unskilled = ExpertActor(task=task), list[Actor]([StillActor()])
+    trials = list[tuple[Actor, WorldKind]]()
+    if has_expert(task):
+        trials += [(ExpertActor(task=task), kind) for kind in get_args(WorldKind)]
+    trials.append((StillActor(), "nominal"))
     if all(twin.model.actuator_ctrllimited):
-        unskilled.append(RandomActor(twin=twin))
-    for kind in get_args(WorldKind):
-        yield _try_actor(task, twin, expert, kind, episodes, seed)
-    for actor in unskilled:
-        yield _try_actor(task, twin, actor, "nominal", episodes, seed)
+        trials.append((RandomActor(twin=twin), "nominal"))
+    for actor, kind in trials:
+        yield _try_actor(task, twin, actor, kind, episodes, seed)
 
 
 def draw_worlds(twin: Twin, kind: WorldKind, numbers: range, seed: int) -> ParamTable:

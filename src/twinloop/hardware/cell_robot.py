@@ -23,7 +23,7 @@ from twinloop.rollout.observing import WorldObserver
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import Controller, Simulation, open_backend
 from twinloop.tasks import Task
-from twinloop.tasks.protocol import has_tracked_values
+from twinloop.tasks.protocol import has_tracked_values, require_expert
 from twinloop.twin.places import ROOM, Scenery
 
 _LONGEST_S = 300.0  # longest session in s; all past states are kept in memory, because readings depend on them
@@ -133,7 +133,7 @@ class CellSession:
 
     def expert_command(self) -> NDArray[np.float64]:
         """Return the next command ``(nu,)`` of the task's scripted expert; call it once per control step."""
-        self._expert = self._expert or self._task.expert(self._initial)
+        self._expert = self._expert or require_expert(self._task).expert(self._initial)
         return np.asarray(self._expert(self._simulation), dtype=np.float64)[0]
 
     def images(self) -> dict[str, NDArray[np.uint8]]:

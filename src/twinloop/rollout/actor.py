@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from twinloop.core.params import ParamTable
 from twinloop.simulate import Controller, InitialState
 from twinloop.tasks import Task
+from twinloop.tasks.protocol import require_expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +57,15 @@ class Actor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertActor:
-    """Actor that runs a task's scripted expert."""
+    """Actor that runs a task's scripted expert; its members raise InputError if the task has none."""
 
     task: Task
 
     @property
     def name(self) -> str:
         """Name and version of the expert's script, such as ``pick_and_place.expert/2``."""
-        return self.task.expert_version
+        return require_expert(self.task).expert_version
 
     def begin(self, worlds: EpisodeStart) -> Controller:
         """Return the task's expert for the initial states of these worlds."""
-        return self.task.expert(worlds.initial)
+        return require_expert(self.task).expert(worlds.initial)

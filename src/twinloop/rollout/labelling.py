@@ -26,7 +26,7 @@ from twinloop.rollout.observing import (
 )
 from twinloop.rollout.policy_actor import HashedPolicy, open_policy_loop, require_matching_contract
 from twinloop.simulate import Controller, Simulation
-from twinloop.tasks.protocol import StateExpert, Task, has_labels, has_tracked_values
+from twinloop.tasks.protocol import StateExpert, Task, has_labels, has_tracked_values, require_expert
 from twinloop.tasks.reaching import heading
 from twinloop.twin import Twin
 
@@ -95,6 +95,7 @@ def require_labels(task: Task, twin: Twin, teacher: HashedPolicy | None) -> str:
         require_matching_contract(teacher, offered_contract(twin, task), twin, task)
         return f"policy {teacher.hash}"
     if not has_labels(task):
+        require_expert(task)
         raise InputError(
             f"The task {task.name} has no expert that can label the states of a policy. Give it a method "
             "memoryless_expert (see twinloop.tasks.protocol.LabellingTask), give a trained policy as the teacher, or "

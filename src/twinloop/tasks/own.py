@@ -50,7 +50,7 @@ _Settings = TypeVar("_Settings")
 
 
 class OwnTask:
-    """Task of the user; see the module. It defines `success` and `expert`; all else is optional.
+    """Task of the user; see the module. It defines `success`, and mostly `expert` or `rules`; all else is optional.
 
     Initial states have the robot near its home pose and at rest. Objects are on the table, at positions and headings
     that the twin's parameters ``object/NAME/position/x``, ``…/y`` and ``object/NAME/yaw`` draw, and targets (mocap
@@ -71,6 +71,7 @@ class OwnTask:
     """
 
     rules: Callable[[InitialState], Sequence[Rule]]
+    expert: Callable[..., Controller]
     memoryless_expert: Callable[..., ReactiveExpert]
     name: str = ""
     instruction: str = ""
@@ -86,6 +87,7 @@ class OwnTask:
             setattr(cls, key, cls.__dict__.get(key, "") or f"{cls.name}{part}/1")
         if hasattr(cls, "rules"):
             cls.memoryless_expert = cls._make_memoryless_expert
+            cls.expert = getattr(cls, "expert", cls._follow_rules)
 
     def __init__(self, twin: Twin) -> None:
         """Prepare the task for a twin.
@@ -143,10 +145,8 @@ class OwnTask:
         """Return success ``(nworld, nstep + 1)`` at each recorded state ``(nworld, nstep + 1, nstate)``."""
         raise NotImplementedError
 
-    def expert(self, initial: InitialState) -> Controller:
-        """Return the scripted expert for worlds that start in ``initial``; by default it follows the task's rules."""
-        if not hasattr(self, "rules"):
-            raise NotImplementedError
+    def _follow_rules(self, initial: InitialState) -> Controller:
+        """Return the scripted expert for worlds that start in ``initial``, which follows the task's rules."""
         nominal = self.twin.table(initial.nworld)
         return self.memoryless_expert(initial, nominal, believed=nominal)
 

@@ -9,21 +9,21 @@ from typing import Protocol, TypeGuard, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.simulate import Controller, InitialState, Simulation
 
 
 @runtime_checkable
 class Task(Protocol):
-    """Task of a robot: initial states of worlds, success, and a scripted expert.
+    """Task of a robot: initial states of worlds, and success.
 
-    A task is made for one twin, as ``Task(twin)``.
+    A task is made for one twin, as ``Task(twin)``. Most tasks also have a scripted expert, see `ScriptedTask`.
 
     Attributes:
         name: name of the task.
         version: version of `reset`; changes whenever initial states may change.
         success_version: version of `success`; changes whenever its results may change.
-        expert_version: version of `expert`; changes whenever its commands may change.
         instruction: text for language-conditioned policies.
         nstep: control steps of an episode.
     """
@@ -31,7 +31,6 @@ class Task(Protocol):
     name: str
     version: str
     success_version: str
-    expert_version: str
     instruction: str
     nstep: int
 
@@ -56,9 +55,37 @@ class Task(Protocol):
         """
         ...
 
+
+class ScriptedTask(Task, Protocol):
+    """Task with a scripted expert.
+
+    ``expert_version`` is the version of `expert`; it changes whenever the expert's commands may change.
+    """
+
+    expert_version: str
+
     def expert(self, initial: InitialState) -> Controller:
         """Return the scripted expert for worlds that start in ``initial``; worlds do not affect each other."""
         ...
+
+
+def has_expert(task: Task) -> TypeGuard[ScriptedTask]:
+    """Return whether a task has a scripted expert, which is optional."""
+    return hasattr(task, "expert")
+
+
+def require_expert(task: Task) -> ScriptedTask:
+    """Return a task that has a scripted expert.
+
+    Raises:
+        InputError: If the task has none.
+    """
+    if not has_expert(task):
+        raise InputError(
+            f"The task {task.name} has no scripted expert. Train a policy in its worlds: twinloop reinforce FILE "
+            "--output POLICY, then twinloop evaluate POLICY."
+        )
+    return task
 
 
 class TrackedTask(Task, Protocol):
@@ -95,7 +122,7 @@ class StateExpert(Protocol):
         ...
 
 
-class LabellingTask(TrackedTask, Protocol):
+class LabellingTask(TrackedTask, ScriptedTask, Protocol):
     """Task with an expert that can label every state that a policy visits."""
 
     def memoryless_expert(

@@ -23,6 +23,7 @@ TASKS: Registry[Callable[[Twin], Task]] = Registry(
         "push": "twinloop.tasks.push:Push",
         "route_cable": "twinloop.tasks.route_cable:RouteCable",
         "stack": "twinloop.tasks.stack:Stack",
+        "turn_cube": "twinloop.tasks.turn_cube:TurnCube",
         "reach_moving": "twinloop.tasks.reach_moving:ReachMoving",
     },
     group="twinloop.tasks",

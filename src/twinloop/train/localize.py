@@ -42,7 +42,7 @@ from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import open_backend
 from twinloop.stats import bootstrap
-from twinloop.tasks.protocol import Task, has_tracked_values
+from twinloop.tasks.protocol import Task, has_expert, has_tracked_values
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.train.distill import ROUNDS, choose_inputs, finish, is_finished
 from twinloop.train.images import ImageConfig, augment_images, choose_cameras, open_cameras, uses_devices
@@ -479,7 +479,7 @@ class LocalizeRun:
         self.contract, self.tracked = localizer_contract(self.plan, self.task, self.config)
         if self.base is not None and (unlike := self.base.contract.find_differences(self.contract)):
             raise InputError("The localizer to train on does not fit these worlds. " + "; ".join(unlike) + ".")
-        if self.control is None and not self.task.expert_version:
+        if self.control is None and not (has_expert(self.task) and self.task.expert_version):
             raise InputError(f"The task {self.task.name} has no expert. Give a policy that acts with --control.")
         joints = () if self.contract.state is None else self.contract.state.names
         untrained = self._make_untrained(np.eye(2, len(joints)), np.eye(2, len(self.tracked)))

@@ -23,7 +23,7 @@ from twinloop.rollout.episodes import BatchResult, run_batch
 from twinloop.simulate import Backend, Controller, Simulation
 from twinloop.stats import Interval, bootstrap_mean, wilson
 from twinloop.tasks.goals import open_goal
-from twinloop.tasks.protocol import Task, has_tracked_values
+from twinloop.tasks.protocol import Task, has_expert, has_tracked_values
 from twinloop.tasks.rewards import RewardMeter
 
 Array = NDArray[np.float64]
@@ -78,7 +78,7 @@ class RewardReport:
 
 
 def make_actors(plan: Plan, task: Task, action: ColumnStatistics, *, is_relative: bool, std: float) -> list[Actor]:
-    """Return the actors of a report: one that holds still, one that moves at random, and the task's expert.
+    """Return the actors of a report: one that holds still, one that moves at random, and the task's expert if any.
 
     Args:
         plan: distribution of the worlds.
@@ -88,28 +88,23 @@ def make_actors(plan: Plan, task: Task, action: ColumnStatistics, *, is_relative
         std: standard deviation of normalized commands.
     """
     scale = np.abs(plan.twin.units.to_si(action.std) - plan.twin.units.to_si(np.zeros(len(action))))
-    return [
+    unskilled: list[Actor] = [
         NoiseActor(name=ZERO, scale=0.0 * scale, is_relative=True),
         NoiseActor(name=RANDOM, scale=std * scale, is_relative=is_relative),
-        ExpertActor(task=task),
     ]
+    return [*unskilled, ExpertActor(task=task)] if has_expert(task) else unskilled
 
 
 def run_actors(
     plan: Plan, task: Task, actors: Sequence[Actor], *, episodes: int, backend: Backend
 ) -> dict[str, BatchResult]:
-    """Run the first episodes of a plan with each actor; an expert that is not implemented is left out."""
+    """Run the first episodes of a plan with each actor, and return the batches by actor."""
     numbers, made = range(episodes), dict[str, BatchResult]()
     for actor in actors:
         name = EXPERT if isinstance(actor, ExpertActor) else actor.name
-        try:
-            made[name] = run_batch(
-                plan.twin, task, plan.draw(numbers), run_seed=plan.run_seed, episodes=numbers, actor=actor,
-                backend=backend,
-            )  # fmt: skip
-        except NotImplementedError:
-            if name != EXPERT:
-                raise
+        made[name] = run_batch(
+            plan.twin, task, plan.draw(numbers), run_seed=plan.run_seed, episodes=numbers, actor=actor, backend=backend
+        )
     return made
 
 

@@ -6,9 +6,12 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.checks.task import StillActor
 from twinloop.render import SceneStates, open_renderer
+from twinloop.rollout.actor import ExpertActor
 from twinloop.rollout.episodes import run_batch
 from twinloop.tasks import Task
+from twinloop.tasks.protocol import has_expert
 from twinloop.twin import Twin
 from twinloop.twin.compiling import compile_model
 
@@ -22,14 +25,15 @@ _AROUND = 0.45  # space around the objects and tools, as a share of the distance
 
 
 def render_moment(twin: Twin, task: Task, share: float = 0.5) -> NDArray[np.uint8]:
-    """Return an image ``(H, W, 3)`` of the expert at work in the nominal world, seen from the side.
+    """Return an image ``(H, W, 3)`` of a task in the nominal world, seen from the side, with the expert at work if any.
 
     Args:
         twin: the twin.
         task: the task.
         share: moment of the episode, from 0 (start) to 1 (end).
     """
-    batch = run_batch(twin, task, twin.table(1), run_seed=0, episodes=[0])
+    actor = ExpertActor(task=task) if has_expert(task) else StillActor()
+    batch = run_batch(twin, task, twin.table(1), run_seed=0, episodes=[0], actor=actor)
     state = batch.trajectories
     step = round(share * task.nstep)
     initial = batch.initial
@@ -82,6 +86,9 @@ def _find_focus(twin: Twin, data: mujoco.MjData) -> tuple[Array, float]:
     movable = model.geom_bodyid > 0
     things = data.geom_xpos[movable & ~np.isin(model.body_rootid[model.geom_bodyid], sorted(roots))]
     if not sites or not len(things):
+        # A forearm or another base that never moves is left out.
+        free = (model.body_weldid[model.geom_bodyid] > 0) | (model.body_mocapid[model.geom_bodyid] >= 0)
+        movable = free if free.any() else movable
         points = data.geom_xpos[movable] if movable.any() else data.geom_xpos
         return points, 0.3 * float(np.ptp(points, axis=0).max()) + float(model.geom_rbound[movable].max(initial=0.0))
     tools = np.array([data.site(name).xpos for name in sites])

@@ -26,6 +26,7 @@ from twinloop.scenario.regress import format_stored_outcomes
 from twinloop.scenario.trials import TrialOutcomes, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend, rollout
 from twinloop.tasks import Task, open_task
+from twinloop.tasks.protocol import has_expert
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.run.twin_and_task import choose_twin_and_task
 from twinloop.workflows.scenario import references
@@ -335,7 +336,7 @@ def find_actor(rebuilt: RebuiltWorld) -> tuple[str, str]:
         A reference for `references.open_actor`, "" if the actor is not available; and a sentence about it for the user.
     """
     actor = rebuilt.world.origin.actor
-    if actor == rebuilt.task.expert_version:
+    if has_expert(rebuilt.task) and actor == rebuilt.task.expert_version:
         return references.EXPERT, "Actor: the task's expert, as in the episode."
     name = actor.removeprefix("policy:")
     if name == actor:

@@ -21,6 +21,7 @@ from twinloop.core.errors import MissingDependencyError
 from twinloop.core.files import write_text
 from twinloop.render import contact_sheet, write_png
 from twinloop.tasks import open_task, task_names
+from twinloop.tasks.protocol import has_expert
 from twinloop.tasks.registry import TASKS
 from twinloop.twin import load_twin
 from twinloop.twin.load import builtin_names, library_names, read_spec
@@ -29,6 +30,7 @@ from twinloop.workflows.run.pictures import render_moment
 from twinloop.workflows.task.requests import TaskListRequest
 
 _COLUMNS = 6  # pictures in a row
+_LEARNED = "no expert; learned, stretch"
 COMMAND = "python -m twinloop.workflows.task.library docs/guides/library.md"
 
 
@@ -38,12 +40,16 @@ def run_tasks_list(request: TaskListRequest, console: Console) -> dict[str, Any]
     Twins whose model is in a Python package that is not installed are listed, too, and have no picture.
     """
     specs = _read_specs()
-    rows = [{"name": task, "robots": _twins_with(task, specs)} for task in task_names()]
-    table = Table("task", "robot", "twin", "needs")
+    rows = [
+        {"name": task, "expert": hasattr(TASKS[task], "expert"), "robots": _twins_with(task, specs)}
+        for task in task_names()
+    ]
+    table = Table("task", "expert", "robot", "twin", "needs")
     for row in rows:
+        first = row["name"], "scripted" if row["expert"] else _LEARNED
         for number, name in enumerate(row["robots"]):
             robot = specs[name].robot
-            table.add_row("" if number else row["name"], robot.type if robot else "", name, specs[name].install)
+            table.add_row(*("", "") if number else first, robot.type if robot else "", name, specs[name].install)
     console.print(table)
     console.print("Next: twinloop tasks check TASK --twin TWIN", soft_wrap=True)
     if request.image is not None:
@@ -60,8 +66,9 @@ def _write_sheet(path: Path, pairs: list[tuple[str, str]], console: Console) -> 
         except MissingDependencyError as error:
             console.print(f"No picture of {name}: {error}", soft_wrap=True)
             continue
-        images.append(render_moment(twin, open_task(task, twin)))
-        labels.append(f"{task}, {name}")
+        opened = open_task(task, twin)
+        images.append(render_moment(twin, opened))
+        labels.append(f"{task}, {name}" if has_expert(opened) else f"{name}: {_LEARNED}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_png(path, contact_sheet(images, labels, columns=_COLUMNS))
     console.print(f"Wrote {path}.", soft_wrap=True)
@@ -82,6 +89,7 @@ def library_tables() -> str:
     for task in TASKS.builtin:
         goal = (getdoc(TASKS[task]) or "").partition("\n")[0].removeprefix("Task to ").rstrip(".")
         teaches = "yes" if hasattr(TASKS[task], "memoryless_expert") else "no"
+        teaches = teaches if hasattr(TASKS[task], "expert") else _LEARNED
         twins = _twins_with(task, specs)
         tasks.append((f"`{task}`", goal, teaches, ", ".join(f"`{name}`" for name in twins)))
         for name in twins:

@@ -11,7 +11,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 from twinloop.stats.proportion import wilson
 from twinloop.tasks import OwnTask, Task, open_task
-from twinloop.tasks.protocol import has_tracked_values
+from twinloop.tasks.protocol import has_expert, has_tracked_values
 from twinloop.twin import Twin
 from twinloop.workflows.run.results import require_new_class_file
 from twinloop.workflows.run.twin_and_task import load_requested_twin
@@ -99,7 +99,7 @@ def run_task_check(request: TaskCheckRequest, console: Console) -> tuple[dict[st
     """Check a task; print the success rates of its expert with 95 % intervals.
 
     Returns:
-        The metrics, and exit code 1 if the expert never succeeds in nominal worlds, else 0.
+        The metrics, and exit code 1 if an expert never succeeds in nominal worlds, else 0.
 
     Raises:
         InputError: If the number of episodes is not positive, or the task cannot be opened.
@@ -172,6 +172,10 @@ def _check(task: Task, twin: Twin, episodes: int, seed: int, console: Console) -
             console.print(f"A policy may observe: {seen}.", soft_wrap=True)
         console.print(_describe(row), soft_wrap=True)
         trials.append(row)
+    if not has_expert(task):
+        console.print(
+            "It has no expert (learned, stretch). Next: twinloop reinforce FILE --output POLICY", soft_wrap=True
+        )
     actors = dict.fromkeys(row.actor for row in trials)
     return {
         "twin": twin.name,
@@ -199,4 +203,4 @@ def _describe(row: TaskTrials) -> str:
 
 
 def _exit_code(found: dict[str, Any]) -> int:
-    return 0 if found["expert"]["nominal"]["successes"] else 1
+    return 0 if "expert" not in found or found["expert"]["nominal"]["successes"] else 1
