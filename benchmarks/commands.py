@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import tyro
+
 from benchmarks.studies import Studies
 from benchmarks.transfer.pixel_settings import PixelSettings, PolicyKind
 from benchmarks.transfer.settings import FIRST_MEMORY, MEMORY, NUMBERS, TRANSFER, Family, TransferSettings
@@ -480,7 +482,7 @@ class BenchLoop:
     An interrupted run resumes if it is started again.
     """
 
-    name: str
+    name: tyro.conf.Positional[str]
     """Name of the loop: press (soft tissue, to a force) or peg (insertion into a hole)."""
     output: Path
     """Folder for logs, policies, trials and result.json."""

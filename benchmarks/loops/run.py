@@ -19,6 +19,7 @@ from twinloop.core.errors import UnknownNameError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
 from twinloop.stats import clopper_pearson
+from twinloop.stats.matched_trials import PairedCounts, paired_difference_interval
 
 POLICIES = {
     "expert": "scripted expert, which knows the true state",
@@ -103,16 +104,12 @@ def policies_table(loops: Sequence[RobotLoop]) -> StudyTable:
     for later, earlier in (("identified", "ranges"), ("retrained", "identified")):
         pairs = [(a, b) for a, b in zip(won[later], won[earlier], strict=True) if len(a)]
         if pairs:
-            changes = [a.astype(float) - b for a, b in pairs]
-            mean = RobotMean(each=np.array([change.mean() for change in changes]), between_seeds=float("nan"))
-            low, high = mean.interval
-            each = ", ".join(f"{100 * change.mean():+.0f}" for change in changes)
-            text = (f"{100 * mean.mean:+.1f} points", f"[{100 * low:+.1f}, {100 * high:+.1f}]")
-            rows.append((f"difference: {later} − {earlier}", *text, each))
+            rows.append((f"difference: {later} − {earlier}", *_format_difference(pairs)))
     head = ("policy", "success on the robots", "95 % over robots", "per robot, %")
     note = (
         f"{TRIALS} trials of each policy on each robot, from the same places. Intervals: Student's over robots, at "
-        "least as wide as the exact one of all trials. A robot whose search found no failure has no retrained policy."
+        "least as wide as that of all trials (exact; Tango's for differences). A robot whose search found no failure "
+        "has no retrained policy."
     )
     return StudyTable(title="Policies on the robots", head=head, rows=tuple(rows), note=note)
 
@@ -123,6 +120,20 @@ def _format_mean(tried: Sequence[NDArray[np.bool_]]) -> tuple[str, str]:
     low, high = mean.interval
     interval = "—" if np.isnan(low) else f"[{100 * max(low, 0.0):.1f}, {100 * min(high, 1.0):.1f}]"
     return f"{100 * mean.mean:.1f} %", interval
+
+
+def _format_difference(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]) -> tuple[str, str, str]:
+    """Return mean, interval and values by robot of the difference of two policies in the same trials."""
+    changes = np.array([later.mean() - earlier.mean() for later, earlier in pairs])
+    later, earlier = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    counts = {
+        "both": later & earlier, "only_a": later & ~earlier, "only_b": earlier & ~later, "neither": ~later & ~earlier
+    }  # fmt: skip
+    exact = paired_difference_interval(PairedCounts(**{name: int(mask.sum()) for name, mask in counts.items()}))
+    student = RobotMean(each=changes, between_seeds=float("nan")).interval
+    low, high = np.fmin(student[0], float(exact.low)), np.fmax(student[1], float(exact.high))
+    each = ", ".join(f"{100 * change:+.0f}" for change in changes)
+    return f"{100 * changes.mean():+.1f} points", f"[{100 * low:+.1f}, {100 * high:+.1f}]", each
 
 
 def _format_each(outcomes: Sequence[NDArray[np.bool_]]) -> str:
