@@ -19,7 +19,6 @@ from rich.console import Console
 from benchmarks.loops.logs import record_task_log
 from benchmarks.loops.settings import (
     ARM_FIT,
-    EPISODES,
     FREE_EPISODES,
     FREE_SECONDS,
     HELD,
@@ -92,11 +91,12 @@ class RobotLoop:
         self.identify_arm()
         if not log.is_dir():
             motion = {"run_seed": _LOGGED, "seconds": said.seconds, "shake": said.shake, "extra": said.signals}
-            write_log_dataset(record_task_log(self.robot.cell, said.task, range(EPISODES), **motion), log)
+            write_log_dataset(record_task_log(self.robot.cell, said.task, range(said.episodes), **motion), log)
         fit, data = self._write_yaml("scene.yaml", dict(said.scene)), f"--twin {said.twin} --data {log}"
         self._do(scene, f"identify {data} --given {self.arm} --fit {fit} --holdout last:{HELD}")
         compared = " ".join(f"--compare {kind}" for kind in said.scene["replay"]["compare"])
-        self._do(at / "gap", f"gap {data} --params {scene} --contacts --window 0 --no-why {compared}")
+        contacts = "--contacts " * bool(said.scene["replay"].get("contacts"))
+        self._do(at / "gap", f"gap {data} --params {scene} {contacts}--window 0 --no-why {compared}")
 
         worlds = {"scene": {"twin": said.twin, "task": said.task}}
         ranges = self._write_yaml("ranges.yaml", worlds | {"randomization": "default"})

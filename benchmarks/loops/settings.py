@@ -32,7 +32,8 @@ class LoopSettings:
         task: name of the task.
         scene: options of `twinloop identify` for the scene, as in its fit file.
         followed: parameters of the scene whose estimates are in the table.
-        seconds: length of an episode of the task's log.
+        episodes: number of episodes of the task's log; the last `HELD` of them test the fit.
+        seconds: length of such an episode.
         shake: standard deviation of the noise on the commands in that log, in rad.
         signals: function that returns further signals from the tracked values of an episode.
         slices: slices of the evaluation suite, by name: values by parameter.
@@ -43,6 +44,7 @@ class LoopSettings:
     task: str
     scene: Mapping[str, Any]
     followed: tuple[str, ...]
+    episodes: int
     seconds: float
     shake: float
     signals: Callable[[LoggedSignal], dict[str, LoggedSignal]] | None = None
@@ -56,13 +58,14 @@ LOOPS: dict[str, LoopSettings] = {
         task="press",
         scene={
             "replay": {"compare": ["position", "place/tcp", "place/plate"], "contacts": True},
-            "free": ["soft/tissue/*"],
+            "free": ["soft/tissue/*", "sensor/joint*/offset", "actuator/joint*/kp"],
             "search": "multistart",
             "starts": 1,
         },
         followed=("soft/tissue/young", "soft/tissue/damping", "soft/tissue/friction/slide"),
+        episodes=12,
         seconds=6.0,
-        shake=0.002,
+        shake=0.006,
         signals=plate_position,
         slices={
             "soft": {"soft/tissue/young": "low"},
@@ -76,12 +79,11 @@ LOOPS: dict[str, LoopSettings] = {
         twin="panda_peg",
         task="insert_peg",
         scene={
-            "replay": {"compare": ["position", "place/tcp", "pose/peg"], "contacts": True},
-            "free": ["object/peg/mass", "object/peg/friction/slide"],
-            "search": "cma",
-            "generations": 10,
+            "replay": {"compare": ["position", "place/tcp"]},
+            "free": ["sensor/joint*/offset", "actuator/joint*/kp"],
         },
-        followed=("object/peg/mass", "object/peg/friction/slide"),
+        followed=(),
+        episodes=6,
         seconds=8.0,
         shake=0.0,
         slices={
@@ -94,7 +96,7 @@ LOOPS: dict[str, LoopSettings] = {
 }
 
 FREE_EPISODES, FREE_SECONDS = 4, 8.0  # of the log in which the robot touches nothing, as in `twinloop demo`
-EPISODES, HELD = 6, 2  # of the task's log, and those of them that test the fit
+HELD = 2
 ARM_FIT = {"iterations": 8, "polish": 0}  # options of `twinloop identify` for the robot, as in `twinloop demo`
 # Options of the commands: sizes of the teaching are those of `twinloop demo`, and the tracker's errors in it those of
 # the virtual robots (`hardware/cell.yaml`).

@@ -1,5 +1,6 @@
 """The loops on tasks of the library: their logs, and a small run of all steps."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_a_small_loop_runs_every_step(tmp_path, monkeypatch, capsys):
     from benchmarks.loops.run import run_bench_loop
 
     sizes = {
-        "EPISODES": 3, "HELD": 1, "FREE_EPISODES": 2, "FREE_SECONDS": 3.0, "TRIALS": 4,
+        "HELD": 1, "FREE_EPISODES": 2, "FREE_SECONDS": 3.0, "TRIALS": 4,
         "ARM_FIT": {"iterations": 1, "polish": 0, "rescale": 0, "search": "multistart", "starts": 1},
         "TEACHING": {"rounds": 2, "steps": 20, "final-steps": 20, "worlds": 8},
         "SEARCH": {"worlds": 8, "rounds": 1, "draws": 16, "illuminate": 0, "simplify": 0},
@@ -45,6 +46,7 @@ def test_a_small_loop_runs_every_step(tmp_path, monkeypatch, capsys):
     }  # fmt: skip
     for name, value in sizes.items():
         monkeypatch.setattr(module, name, value)
+    monkeypatch.setitem(LOOPS, "press", dataclasses.replace(LOOPS["press"], episodes=3, seconds=2.0))
     console = SafeConsole(width=200)
     told = {"name": "press", "robots": 1, "first": 3, "output": tmp_path, "docs": None}
     made = run_bench_loop(console, **told)
