@@ -131,12 +131,12 @@ def test_a_pick_moves_the_object_that_the_tracker_sees():
     assert np.linalg.norm(moved.values[-1, column - 2 : column] - cube[:2]) > 0.02
 
 
-@pytest.mark.parametrize(("twin", "task", "body"), [("so101_push", "push", "cube"), ("so101_press", "press", "stand")])
+@pytest.mark.parametrize(("twin", "task", "body"), [("so101_push", "push", "brick"), ("so101_press", "press", "stand")])
 def test_a_replay_with_contacts_starts_from_what_the_tracker_saw(twin, task, body):
     """The twin itself is the robot, so that its replay must return the readings, contacts included."""
     robot = TwinCell(twin, task=task)
     robot.connect()
-    steps = round(3.0 * robot.cell.twin.control_hz)
+    steps = round((8.0 if task == "push" else 3.0) * robot.cell.twin.control_hz)
     commands = (list(robot.expert_action().values()) for _ in range(steps))
     episode = add_tracked_poses(record(robot, commands, robot.cell.twin.control_hz), robot.cell.twin)
     pose = episode.signals[f"pose/{body}"].values

@@ -19,6 +19,7 @@ from twinloop.twin import load_twin
 from twinloop.twin.load import library_names, read_spec
 
 SEED, EPISODES = 11, list(range(10))
+LARGE = 60  # degrees of freedom of cloth, cables and granules, whose worlds take ten times as long
 
 
 def list_pairs():
@@ -58,7 +59,8 @@ def run(task, params, initial, actions):
 
 
 def begin(task, params, initial, actor):
-    return actor.begin(EpisodeStart(numbers=np.array(EPISODES), params=params, initial=initial, run_seed=SEED))
+    numbers = np.array(EPISODES[: params.nworld])
+    return actor.begin(EpisodeStart(numbers=numbers, params=params, initial=initial, run_seed=SEED))
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,8 @@ def test_the_expert_succeeds(task, expert):
 
 
 def test_nothing_or_chance_does_not_succeed(task, params, initial):
+    if task.twin.model.nv > LARGE:
+        params, initial = params.take(np.arange(4)), initial.take(np.arange(4))
     for actor in (StillActor(), RandomActor(twin=task.twin)):
         states = run(task, params, initial, begin(task, params, initial, actor)).states
         assert task.success(states).any(axis=1).mean() <= 0.05
