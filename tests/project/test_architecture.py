@@ -113,7 +113,7 @@ CEILINGS = {
     "gap": 8090,
     "generate": 2400,
     "hardware": 3520,
-    "identify": 6720,
+    "identify": 6745,
     "label": 860,
     "policies": 2860,
     "randomize": 2550,

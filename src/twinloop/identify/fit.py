@@ -26,7 +26,7 @@ from twinloop.identify.considered import (
     undeclared_responses,
 )
 from twinloop.identify.model_error import find_model_error
-from twinloop.identify.notes import collect_notes, note_dominant_episode, note_kept_values
+from twinloop.identify.notes import collect_notes, note_dominant_episode, note_kept_values, note_worse_channels
 from twinloop.identify.optimization import FitProgress, optimize_fit, refit_at_prior, return_undetermined
 from twinloop.identify.problem import FitProblem
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
@@ -359,6 +359,8 @@ def identify(
     readings = _replay_readings(backend, training, {**fixed, **values})
     names = tuple(channel.name.removeprefix("position/") for channel in logs.channels)
     estimates = build_estimates(space, end.point, uncertainty, scales, model_error.conditional)
+    nominal_error = mae(_replay_readings(backend, held, {}), held.measured) if len(held) else None
+    holdout_error = _holdout_error(backend, held, {**fixed, **values}, config.level)
     return IdentifyResult(
         distribution=join_distributions(
             build_distribution(space, end.point, centred, uncertainty, scales, training), given, twin
@@ -370,8 +372,8 @@ def identify(
         holdout=tuple(held_out),
         training_error=mae(readings, training.measured),
         nominal_training_error=mae(_replay_readings(backend, training, {}), training.measured),
-        nominal_holdout_error=mae(_replay_readings(backend, held, {}), held.measured) if len(held) else None,
-        holdout_error=_holdout_error(backend, held, {**fixed, **values}, config.level),
+        nominal_holdout_error=nominal_error,
+        holdout_error=holdout_error,
         condition=uncertainty.condition,
         directions=uncertainty.directions,
         residuals=summarize_residuals(end.residual * problem.width),
@@ -380,6 +382,7 @@ def identify(
         worlds_replayed=optimization.worlds,
         seconds=time.perf_counter() - started,
         notes=(
+            *note_worse_channels(nominal_error, holdout_error, names),
             *collect_notes(logs, scales, held_out, space.names, uncertainty),
             *(note_kept_values(estimates) if uncertainty.clusters is not None else ()),
             *note_dominant_episode(training.episode_errors(readings), training.episodes, names),

@@ -12,6 +12,7 @@ from twinloop.identify.optimization import UNNOTICED
 from twinloop.identify.result import Estimate
 from twinloop.identify.uncertainty import Uncertainty
 from twinloop.simulate.replay_logs import ReplayLogs
+from twinloop.stats import Interval
 
 # Distance from the optimum, in standard errors, above which a note is given.
 _UNFINISHED = 0.3
@@ -19,6 +20,7 @@ _FEW_DF = 3.0
 _ROUNDING = 1e-9
 # Least training episodes, and error relative to their median, for a note on one episode; our choice.
 _FEW_EPISODES, _DOMINANT = 4, 5.0
+_WORSE = 1.5  # times the nominal twin's held-out error from which the identified twin is far worse; our choice
 _NO_CALIBRATION = (
     "The log has no calibration. The twin's joint ranges are used instead; sensor offset and scale are identified."
 )
@@ -83,6 +85,30 @@ def _is_outside_prior(row: Estimate) -> bool:
         return False
     nearest = min(max(row.value, row.prior_low), row.prior_high)
     return not math.isclose(row.value, nearest, rel_tol=_ROUNDING)
+
+
+def note_worse_channels(
+    nominal: NDArray[np.float64] | None, identified: Interval | None, channels: Sequence[str]
+) -> tuple[str, ...]:
+    """Return a note on channels in which the identified twin is far worse than the nominal one on held-out episodes.
+
+    Args:
+        nominal: Held-out error of the nominal twin in each channel, ``(nchannel,)``; None without held-out episodes.
+        identified: The same of the identified twin.
+        channels: Names of the channels.
+    """
+    if nominal is None or identified is None:
+        return ()
+    ratios = np.divide(identified.estimate, nominal, out=np.zeros_like(nominal), where=nominal > 0)
+    worse = [f"{name} ({ratio:.1f} times)" for name, ratio in zip(channels, ratios, strict=True) if ratio > _WORSE]
+    if not worse:
+        return ()
+    note = (
+        f"DO NOT TRUST THIS FIT: on held-out episodes the identified twin is worse than the nominal one in "
+        f"{', '.join(worse)}, whatever the intervals say. In a log with contacts, a replay that grasps or strikes "
+        "differently than the robot makes contact parameters wrong: leave them out of `free`, or fit shorter windows."
+    )
+    return (note,)
 
 
 def note_dominant_episode(
