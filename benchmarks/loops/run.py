@@ -72,7 +72,7 @@ def identified_table(loops: Sequence[RobotLoop]) -> StudyTable:
         estimates = {one["name"]: one for one in loop.result("identified")["estimates"]}
         arm = [one for one in read_json(loop.arm / "result.json")["estimates"] if one["low"] is not None]
         held = sum(one["low"] <= loop.truth(one["name"]) <= one["high"] for one in arm)
-        gap = loop.result("gap")["gap"]["nrmse"] if "gap" in loop.result("gap") else loop.result("gap")["nrmse"]
+        gap = loop.result("gap")["nrmse"]
         before, after = (100 * gap[key]["estimate"] for key in ("nominal", "identified"))
         scene = [_format_estimate(loop.truth(key), estimates[key]) for key in followed]
         rows.append((str(loop.seed), *scene, f"{held} of {len(arm)}", f"{before:.2f} → {after:.2f}"))
@@ -126,10 +126,7 @@ def _format_difference(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_
     """Return mean, interval and values by robot of the difference of two policies in the same trials."""
     changes = np.array([later.mean() - earlier.mean() for later, earlier in pairs])
     later, earlier = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    counts = {
-        "both": later & earlier, "only_a": later & ~earlier, "only_b": earlier & ~later, "neither": ~later & ~earlier
-    }  # fmt: skip
-    exact = paired_difference_interval(PairedCounts(**{name: int(mask.sum()) for name, mask in counts.items()}))
+    exact = paired_difference_interval(PairedCounts.of_outcomes(later, earlier))
     student = RobotMean(each=changes, between_seeds=float("nan")).interval
     low, high = np.fmin(student[0], float(exact.low)), np.fmax(student[1], float(exact.high))
     each = ", ".join(f"{100 * change:+.0f}" for change in changes)

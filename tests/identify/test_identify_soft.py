@@ -11,6 +11,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
+from twinloop.identify.fit import fix_given
 from twinloop.identify.physics_rate import limit_physics_rate
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
@@ -99,3 +100,11 @@ def test_a_free_parameter_is_fitted_although_it_was_identified_before():
     found = identify(twin, log, backend=BACKEND, config=config, given=known_gain(twin, 0.05))
     assert sorted(one.name for one in found.estimates) == ["actuator/press/kp", "soft/block/young"]
     assert found.distribution.names[2:] == ("sensor/press/offset",)
+
+
+def test_what_is_given_is_fixed_unless_the_fit_frees_or_fixes_it():
+    twin, gain, zero = load_twin("soft_press"), "actuator/press/kp", "sensor/press/offset"
+    given = known_gain(twin, 0.05)
+    assert fix_given(twin, FitConfig(), None) == FitConfig()
+    assert fix_given(twin, FitConfig(), given).fixed == {gain: pytest.approx(3000.0), zero: 0.0}
+    assert fix_given(twin, FitConfig(free=("actuator/*",), fixed={zero: 1e-4}), given).fixed == {zero: 1e-4}

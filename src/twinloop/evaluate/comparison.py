@@ -183,9 +183,7 @@ def _compute_running_margin_p(a: NDArray[np.float64], b: NDArray[np.float64], ma
 
 
 def _count_pairs(a: NDArray[np.float64], b: NDArray[np.float64]) -> PairedCounts:
-    won_a, won_b = a > 0, b > 0
-    pairs = {"both": won_a & won_b, "only_a": won_a & ~won_b, "only_b": ~won_a & won_b, "neither": ~won_a & ~won_b}
-    return PairedCounts(**{name: int(mask.sum()) for name, mask in pairs.items()})
+    return PairedCounts.of_outcomes(a > 0, b > 0)
 
 
 def draw_trials(runner: TrialRunner) -> Iterator[Trial]:

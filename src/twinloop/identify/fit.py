@@ -121,14 +121,22 @@ def join_distributions(fitted: ParamDistribution, given: ParamDistribution | Non
     )
 
 
-def _given_values(twin: Twin, config: FitConfig, given: ParamDistribution) -> dict[str, float]:
-    """Return the estimates of an earlier identification that the twin has and the configuration does not free."""
-    freed = config.free or ()
-    return {
+def fix_given(twin: Twin, config: FitConfig, given: ParamDistribution | None) -> FitConfig:
+    """Return a configuration that fixes the estimates of an earlier identification, unless it frees or fixes them.
+
+    Args:
+        twin: The twin; parameters that it lacks are left out.
+        config: The configuration.
+        given: Distribution of the earlier identification; None changes nothing.
+    """
+    if given is None:
+        return config
+    values = {
         name: value
         for name, value in given.estimate.items()
-        if name in twin.params and not any(fnmatch.fnmatchcase(name, pattern) for pattern in freed)
+        if name in twin.params and not any(fnmatch.fnmatchcase(name, pattern) for pattern in config.free or ())
     }
+    return replace(config, fixed={**values, **config.fixed})
 
 
 def find_wide_estimates(space: FitSpace, point: NDArray[np.float64], uncertainty: Uncertainty) -> NDArray[np.bool_]:
@@ -304,9 +312,7 @@ def identify(
         InputError: If the hold-out leaves no training episode, the twin cannot be replayed from any start, or the
             checkpoint belongs to another fit.
     """
-    started, config = time.perf_counter(), config or FitConfig()
-    if given is not None:
-        config = replace(config, fixed={**_given_values(twin, config, given), **config.fixed})
+    started, config = time.perf_counter(), fix_given(twin, config or FitConfig(), given)
     logs = prepare_replay(twin, episodes, config.replay)
     numbers = list(dict.fromkeys(logs.episode_numbers))
     trained, held_out = ([numbers[i] for i in rows] for rows in (holdout or HoldoutSpec(kind="none")).split(numbers))

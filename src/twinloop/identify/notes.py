@@ -104,9 +104,10 @@ def note_worse_channels(
     if not worse:
         return ()
     note = (
-        f"DO NOT TRUST THIS FIT: on held-out episodes the identified twin is worse than the nominal one in "
-        f"{', '.join(worse)}, whatever the intervals say. In a log with contacts, a replay that grasps or strikes "
-        "differently than the robot makes contact parameters wrong: leave them out of `free`, or fit shorter windows."
+        "DO NOT TRUST THIS FIT: on held-out episodes the identified twin is worse than the nominal one in "
+        f"{', '.join(worse)}, so that its intervals do not hold. In a log with contacts, a replay that grasps or "
+        "strikes differently than the robot makes contact parameters wrong: leave them out of `free`, or fit shorter "
+        "windows."
     )
     return (note,)
 

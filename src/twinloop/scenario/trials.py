@@ -89,9 +89,7 @@ class TrialOutcomes:
         both = self.valid[:n] & base.valid[:n]
         if not both.any():
             return None
-        a, b = self.success[:n][both], base.success[:n][both]
-        pairs = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
-        return PairedCounts(**{name: int(mask.sum()) for name, mask in pairs.items()})
+        return PairedCounts.of_outcomes(self.success[:n][both], base.success[:n][both])
 
     def to_json(self, level: float = 0.95) -> dict[str, Any]:
         """Return numbers of trials, failure rate with its interval, and `outcomes` as a JSON-compatible dictionary."""

@@ -210,6 +210,12 @@ class PairedCounts:
         if min(counts) < 0 or sum(counts) < 1:
             raise InputError(f"Paired counts {counts} contain no pairs. Count both, only a, only b and neither.")
 
+    @classmethod
+    def of_outcomes(cls, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> PairedCounts:
+        """Count the pairs of outcomes of two arms in the same trials, ``(npair,)`` each."""
+        pairs = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
+        return cls(**{name: int(mask.sum()) for name, mask in pairs.items()})
+
     @property
     def pairs(self) -> int:
         """Number of pairs."""

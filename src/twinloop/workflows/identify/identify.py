@@ -26,6 +26,7 @@ from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
 from twinloop.identify.compare import StructureComparison, compare_structures, held_out_splits
 from twinloop.identify.conformal import LEVEL, CalibratedRanges, calibrate
 from twinloop.identify.drift import Drift, detect_drift, group_episodes
+from twinloop.identify.fit import fix_given
 from twinloop.identify.optimization import FitProgress
 from twinloop.identify.residual import ResidualFit, check_holdout, fit_residual
 from twinloop.identify.sbi_bridge import sample_posterior
@@ -344,8 +345,8 @@ def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
 def _refuse_with_plan(request: IdentifyRequest) -> None:
     """Raise `InputError` if options of a fit are given together with --plan, which does not fit."""
     of_fit = {**vars(request.ranging), "holdout": request.holdout}
-    of_fit |= {name: getattr(request.fitting, name) for name in ("bootstrap", "profile")}
-    usual = {**vars(PostFitAnalyses()), "holdout": None, "bootstrap": 0, "profile": ()}
+    of_fit |= {name: getattr(request.fitting, name) for name in ("bootstrap", "profile", "given")}
+    usual = {**vars(PostFitAnalyses()), "holdout": None, "bootstrap": 0, "profile": (), "given": None}
     flags = [f"--{name.replace('_', '-')}" for name, value in of_fit.items() if value != usual[name]]
     if flags:
         raise InputError(
@@ -367,6 +368,7 @@ def identify_log(
         config = compare_tracked_tool(config, twin, log.episodes, console)
     earlier = request.fitting.given
     given = None if earlier is None else ParamDistribution.from_json(read_identified(earlier)["distribution"])
+    config = fix_given(twin, config, given)  # also for the analyses after the fit
     found = fit(twin, log, holdout, config, calibration=analyses.calibrate, given=given)
     found = _run_analyses(found, analyses, holdout, console)
     console.print(f"Data: {log.label}")
