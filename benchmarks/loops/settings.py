@@ -6,20 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from twinloop.core.records import LoggedSignal
 
 _SPRING = 2000.0  # N/m, of the scale below the tissue
-_PLATE = 0.02  # m, height of its plate above the stand without load
 
 
-def plate_position(tracked: LoggedSignal) -> dict[str, LoggedSignal]:
-    """Return what the scale shows, as the position of its plate (signal ``place/plate``)."""
-    seen = dict(zip(tracked.columns, tracked.values.T, strict=True))
-    stand = [np.full(len(tracked.time), np.median(seen[f"stand.{axis}"])) for axis in "xyz"]
-    stand[2] = stand[2] + _PLATE - seen["scale.force"] / _SPRING
-    return {"place/plate": replace(tracked, values=np.stack(stand, axis=1), columns=tuple("xyz"), unit="m")}
+def scale_position(tracked: LoggedSignal) -> dict[str, LoggedSignal]:
+    """Return what the scale shows, as the position of its spring."""
+    force = tracked.values[:, tracked.columns.index("scale.force")]
+    return {"joint/scale": replace(tracked, values=force[:, None] / _SPRING, columns=("position",), unit="m")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +52,7 @@ LOOPS: dict[str, LoopSettings] = {
         twin="panda_press",
         task="press",
         scene={
-            "replay": {"compare": ["position", "place/tcp", "place/plate"], "contacts": True},
+            "replay": {"compare": ["position", "place/tcp", "joint/scale"], "contacts": True},
             "free": ["soft/tissue/*", "sensor/joint*/offset", "actuator/joint*/kp"],
             "search": "multistart",
             "starts": 1,
@@ -66,7 +61,7 @@ LOOPS: dict[str, LoopSettings] = {
         episodes=12,
         seconds=6.0,
         shake=0.006,
-        signals=plate_position,
+        signals=scale_position,
         slices={
             "soft": {"soft/tissue/young": "low"},
             "stiff": {"soft/tissue/young": "high"},

@@ -45,6 +45,7 @@ def folders(tmp_path):
     return train, test
 
 
+@pytest.mark.slow
 def test_everything_in_one_folder_is_fitted_and_everything_in_the_other_scored(folders, tmp_path, capsys):
     """An episode that is in both folders is left out and said; a set without episodes is named."""
     train, test = folders

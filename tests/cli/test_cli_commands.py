@@ -73,10 +73,10 @@ def test_replay_verifies_and_says_no_when_a_state_was_changed(capsys, batch, tmp
 
 
 def test_identify_then_gap_measures_the_held_out_episodes(capsys, log, tmp_path):
-    twin, fit, gap = "so101_tabletop", tmp_path / "fit", tmp_path / "gap"
-    code, found, _ = run(
-        capsys, "identify", "--twin", twin, "--data", log, "--holdout", "last:1", "--output", fit, "--json"
-    )
+    twin, fit, gap, short = "so101_tabletop", tmp_path / "fit", tmp_path / "gap", tmp_path / "fit.yaml"
+    short.write_text("iterations: 4\npolish: 0\n")
+    words = ("--twin", twin, "--data", log, "--fit", short, "--holdout", "last:1", "--output", fit)
+    code, found, _ = run(capsys, "identify", *words, "--json")
     assert code == 0
     assert found["holdout"] == [3]
     assert json.loads((fit / "result.json").read_text()) == found

@@ -139,11 +139,11 @@ def test_zeros_hold_although_the_tracker_of_the_tool_is_displaced(monkeypatch):
         found = identify(twin, log, backend=BACKEND, config=replace(config, fixed=known)).estimates
         return [one.low <= drawn[one.name] <= one.high for one in found if one.low is not None]
 
-    held = [one for seed in range(4) for one in covered(seed)]
-    assert len(held) == 12
-    assert sum(held) >= 11
+    held = [one for seed in range(2) for one in covered(seed)]
+    assert len(held) == 6
+    assert sum(held) >= 5
     monkeypatch.setattr("twinloop.identify.considered.TRACKER_OFFSET_M", 0.0)
-    assert sum(one for seed in range(2) for one in covered(seed)) <= 3
+    assert sum(covered(0)) <= 1
 
 
 def tracked(body, index, hz, place, speed, rng):
@@ -194,7 +194,7 @@ def test_the_friction_of_a_sliding_object_comes_back_and_its_mass_stays_open(tmp
     options = ReplayOptions(compare=("place/mark",), contacts=True, start="measured")
     config = FitConfig(replay=options, free=("object/block/*",), search="cma")
     errors = []
-    for seed in range(4):
+    for seed in range(2):
         friction = generator(seed, "test/friction").uniform(0.15, 0.7)
         found = identify(twin, sliding_log(friction, seed), backend=BACKEND, config=config).estimates
         slide, mass = sorted(found, key=lambda estimate: estimate.name)

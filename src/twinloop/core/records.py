@@ -123,6 +123,8 @@ class Episode:
 
     - ``joint_velocity`` (rad/s) and ``joint_torque`` (N·m), ``(T, n)`` each: one column per joint, with the joint's
       name;
+    - ``joint/JOINT`` ``(T, 1)``: position (rad or m) of a hinge or slide that no motor drives, such as a drawer or the
+      spring of a scale;
     - ``pose/BODY`` ``(T, 7)``: position of the body in the world in m, quaternion wxyz;
     - ``twist/BODY`` ``(T, 6)``: linear velocity in world axes (m/s), angular velocity in body axes (rad/s);
     - ``place/SITE`` ``(T, 3)``: position in the world, in m, of a site of the robot that a tracker measures;

@@ -330,6 +330,7 @@ def _pose_columns(pose: Array, data: Array) -> Array:
 _KINDS = (
     "position",
     "velocity",
+    "joint/JOINT",
     "pose/BODY",
     "pose_error/BODY",
     "twist/BODY",
@@ -351,8 +352,9 @@ def make_channel_kinds(
 
     Args:
         twin: the twin.
-        kinds: joint channels ``position`` (in the log's units) and ``velocity`` (rad/s or m/s); ``pose/BODY`` (m and
-            rad), ``pose_error/BODY`` (distance in m and angle in rad between measured and predicted pose) and
+        kinds: joint channels ``position`` (in the log's units) and ``velocity`` (rad/s or m/s) of the robot's joints;
+            ``joint/JOINT`` (rad or m) of another hinge or slide, such as a drawer or a scale's spring; ``pose/BODY`` (m
+            and rad), ``pose_error/BODY`` (distance in m and angle in rad between measured and predicted pose) and
             ``twist/BODY`` (m/s and rad/s) of a free body; ``place/SITE`` (position, m), ``view/CAMERA/SITE`` (place in
             a camera's image), ``acceleration/SITE`` (m/s²) and ``angular_velocity/SITE`` (rad/s) of sensors at a site.
         units: units of the log's joints, in the twin's order; None if the twin has no robot joints.
@@ -373,6 +375,8 @@ def _make_channel_kind(twin: Twin, kind: str, units: UnitMap | None, columns: Se
         return (JointPosition if kind == "position" else JointVelocity)(twin, units, columns)
     if family in BODIES and name:
         return BODIES[family](twin, name)
+    if family == "joint" and name:
+        return SceneJoint(twin, name)
     if family == "place" and name:
         return SitePosition(twin, name)
     if family == "view" and "/" in name:
@@ -464,6 +468,40 @@ class JointVelocity:
         """
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return run.qvel[..., self._twin.encoder_qvel] / scale
+
+
+class SceneJoint:
+    """Channel of the position of a hinge or slide that no motor drives, such as a drawer or the spring of a scale.
+
+    Attributes:
+        records: MjData fields that a rollout must record for the prediction; none.
+    """
+
+    records: tuple[str, ...] = ()
+
+    def __init__(self, twin: Twin, joint: str) -> None:
+        model, units = twin.model, {int(mujoco.mjtJoint.mjJNT_HINGE): "rad", int(mujoco.mjtJoint.mjJNT_SLIDE): "m"}
+        known = {model.joint(i).name: i for i in range(model.njnt) if int(model.jnt_type[i]) in units}
+        if joint not in known:
+            raise UnknownNameError("hinge or slide", joint, known, where=f"twin {twin.name}")
+        self._signal, self._row = f"joint/{joint}", int(model.jnt_qposadr[known[joint]])
+        self.channels = (MeasuredChannel(name=self._signal, unit=units[int(model.jnt_type[known[joint]])]),)
+
+    def extract_data(self, episode: Episode) -> Array:
+        """Return the measured position in rad or m, shape ``(T, 1)``."""
+        return interpolate_at_frames(episode, self._signal)
+
+    def compute_measured(self, data: Array) -> Array:
+        """Return the measured position unchanged, because predicted positions are compared with it directly."""
+        return data
+
+    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the predicted position unchanged, because it is not relative to the measured ``data``."""
+        return prediction
+
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the simulated position in rad or m, shape ``(…, 1)``."""
+        return run.qpos[..., self._row : self._row + 1]
 
 
 def _find_site(twin: Twin, name: str) -> int:

@@ -143,6 +143,7 @@ UNITS: dict[str, tuple[str, float]] = {
 _XYZ = ("x", "y", "z")
 # Signals whose columns have a fixed meaning: labels in order, unit of all ("" where they differ).
 KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
+    "joint": (("position",), ""),
     "pose": (POSE_COLUMNS, ""),
     "twist": (("vx", "vy", "vz", "wx", "wy", "wz"), ""),
     "place": (_XYZ, "m"),
