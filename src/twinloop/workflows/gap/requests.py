@@ -26,7 +26,8 @@ class ComparisonOptions:
     """Seconds from the start of a window to that of the next; by default the length of a window."""
     compare: tuple[str, ...] = ()
     """Channels to compare: position, velocity, joint/JOINT, pose/BODY, pose_error/BODY (distance and angle),
-    twist/BODY, place/SITE, view/CAMERA/SITE, acceleration/SITE, angular_velocity/SITE. By default joint positions, or pose errors if the twin has no robot.
+    twist/BODY, place/SITE, view/CAMERA/SITE, acceleration/SITE, angular_velocity/SITE. By default joint positions, or
+    pose errors if the twin has no robot.
     """
     contacts: bool = False
     """Simulate contacts and joint stops, although a log of joint positions alone does not determine them; always on for
