@@ -5,6 +5,7 @@ Each step is the command of `twinloop` that a user would type. A step whose resu
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,28 +93,29 @@ class RobotLoop:
         if not log.is_dir():
             motion = {"run_seed": _LOGGED, "seconds": said.seconds, "shake": said.shake, "extra": said.signals}
             write_log_dataset(record_task_log(self.robot.cell, said.task, range(said.episodes), **motion), log)
-        fit, data = self._write_yaml("scene.yaml", dict(said.scene)), f"--twin {said.twin} --data {log}"
-        self._do(scene, f"identify {data} --given {self.arm} --fit {fit} --holdout last:{HELD}")
-        compared = " ".join(f"--compare {kind}" for kind in said.scene["replay"]["compare"])
-        contacts = "--contacts " * bool(said.scene["replay"].get("contacts"))
-        self._do(at / "gap", f"gap {data} --params {scene} {contacts}--window 0 --no-why {compared}")
+        fit, data = self._write_yaml("scene.yaml", dict(said.scene)), ("--twin", said.twin, "--data", log)
+        self._do(scene, "identify", *data, "--given", self.arm, "--fit", fit, "--holdout", f"last:{HELD}")
+        compared = [word for kind in said.scene["replay"]["compare"] for word in ("--compare", kind)]
+        contacts = ["--contacts"] * bool(said.scene["replay"].get("contacts"))
+        self._do(at / "gap", "gap", *data, "--params", scene, *contacts, "--window", 0, "--no-why", *compared)
 
         worlds = {"scene": {"twin": said.twin, "task": said.task}}
         ranges = self._write_yaml("ranges.yaml", worlds | {"randomization": "default"})
-        self._do(self.policies["ranges"], f"distill {ranges} {_flags(TEACHING)}")
-        self._do(policy, f"distill {ranges} --randomize-from {scene} {_flags(TEACHING)}")
+        self._do(self.policies["ranges"], "distill", ranges, *_flags(TEACHING))
+        self._do(policy, "distill", ranges, "--randomize-from", scene, *_flags(TEACHING))
         slices = [{"name": "all"}, *({"name": name, "set": dict(values)} for name, values in said.slices.items())]
         suite = self._write_yaml("slices.yaml", {"name": "slices", "base": "default", "slices": slices})
-        self._do(at / "slices-identified", f"evaluate {policy} --suite {suite} --episodes {TRIALS}")
+        measured = ("--suite", suite, "--episodes", TRIALS)
+        self._do(at / "slices-identified", "evaluate", policy, *measured)
 
         near = {"randomization": {"identified": str(scene.absolute() / _RESULT)}}
         searched = self._write_yaml(f"robot{self.seed}/searched.yaml", worlds | near)
-        stored = f"--policy {policy} --scenarios {at / 'scenarios'}"
-        self._do(at / "search", f"scenario search {searched} {stored} --keep 1 {_flags(SEARCH)}")
+        stored = ("--policy", policy, "--scenarios", at / "scenarios")
+        self._do(at / "search", "scenario", "search", searched, *stored, "--keep", 1, *_flags(SEARCH))
         for found in read_json(at / "search" / _RESULT)["kept"]:
-            again, retrained = f"{Path(found).name} {stored} --randomize-from {scene}", self.policies["retrained"]
-            self._do(at / "retrained", f"scenario loop {again} {_flags(RETRAINING)}")
-            self._do(at / "slices-retrained", f"evaluate {retrained} --suite {suite} --episodes {TRIALS}")
+            around = (*stored, "--randomize-from", scene, *_flags(RETRAINING))
+            self._do(at / "retrained", "scenario", "loop", Path(found).name, *around)
+            self._do(at / "slices-retrained", "evaluate", self.policies["retrained"], *measured)
         self._try_on_robot()
 
     def identify_arm(self) -> None:
@@ -124,7 +126,7 @@ class RobotLoop:
             write_log_dataset(virtual_log(self.seed, twin=base, tracker=tracker, **sizes), log)
         compare = ["position", f"place/{load_twin(base).robot.tcp}"]
         fit = self._write_yaml("arm.yaml", ARM_FIT | {"replay": {"compare": compare}})
-        self._do(self.arm, f"identify --twin {base} --data {log} --fit {fit}")
+        self._do(self.arm, "identify", "--twin", base, "--data", log, "--fit", fit)
 
     def _write_yaml(self, name: str, value: Mapping[str, Any]) -> Path:
         file = self.folder / name
@@ -132,14 +134,15 @@ class RobotLoop:
         write_text(file, yaml.safe_dump(dict(value), sort_keys=False))
         return file
 
-    def _do(self, output: Path, line: str) -> None:
+    def _do(self, output: Path, *words: object) -> None:
         """Run a command unless its result exists; its exit code may be 1, which is an answer such as a gate's no."""
         if (output / _RESULT).is_file():
             return
-        self.console.print(f"twinloop {line} --output {output}", soft_wrap=True)
-        code = main([*line.split(), "--output", str(output), "--quiet"])
+        line = [*map(str, words), "--output", str(output)]
+        self.console.print(f"twinloop {shlex.join(line)}", soft_wrap=True)
+        code = main([*line, "--quiet"])
         if code > 1 or not (output / _RESULT).is_file():
-            raise CheckFailedError(f"twinloop {line} ended with exit code {code}.")
+            raise CheckFailedError(f"twinloop {shlex.join(line)} ended with exit code {code}.")
 
     def _try_on_robot(self) -> None:
         for name, policy in self.policies.items():
@@ -170,5 +173,5 @@ class RobotLoop:
         return self.robot.cell.values.get(name, load_twin(self.settings.twin).params[name].nominal)
 
 
-def _flags(options: Mapping[str, Any]) -> str:
-    return " ".join(f"--{key} {value}" for key, value in options.items())
+def _flags(options: Mapping[str, Any]) -> list[object]:
+    return [word for key, value in options.items() for word in (f"--{key}", value)]

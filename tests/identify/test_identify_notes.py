@@ -5,7 +5,7 @@ import pytest
 
 from twinloop.core.console import fit_column
 from twinloop.core.units import choose_display_unit, count_decimals, drop_rounding
-from twinloop.identify.notes import note_dominant_episode, note_kept_values, note_worse_channels
+from twinloop.identify.notes import note_dominant_episode, note_kept_values, warn_of_worse_channels
 from twinloop.identify.result import Estimate
 from twinloop.stats import Interval
 
@@ -61,10 +61,10 @@ def test_a_fit_that_is_worse_than_the_twin_as_shipped_is_not_to_be_trusted():
     nominal = np.array([0.2, 0.0032, 0.0])
     found = np.array([0.25, 0.3049, 0.1])
     identified = Interval.of(found, found, found, level=0.95, method="test")
-    (note,) = note_worse_channels(nominal, identified, ["joint", "pose/peg/ry", "still"])
+    note = warn_of_worse_channels(nominal, identified, ["joint", "pose/peg/ry", "still"])
     assert "pose/peg/ry (95.3 times)" in note
     assert "joint (" not in note
     assert "still" not in note  # a channel without a nominal error has no ratio
     better = Interval.of(0.9 * nominal, nominal, nominal, level=0.95, method="test")
-    assert note_worse_channels(nominal, better, ["joint", "pose/peg/ry", "still"]) == ()
-    assert note_worse_channels(None, None, ["joint"]) == ()
+    assert warn_of_worse_channels(nominal, better, ["joint", "pose/peg/ry", "still"]) == ""
+    assert warn_of_worse_channels(None, None, ["joint"]) == ""

@@ -18,7 +18,7 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import read_config
 from twinloop.generate.config import load_plan
 from twinloop.generate.replay import replay_episode
-from twinloop.identify.fit import find_wide_estimates
+from twinloop.identify.fit import find_wide_estimates, join_distributions
 from twinloop.randomize import Plan, identified_draws, identified_notes
 from twinloop.release.rules_conditions import compute_intervals
 from twinloop.twin import load_twin
@@ -75,6 +75,15 @@ def run(tmp_path):
     (folder / "result.json").write_text(json.dumps({"distribution": FOUND.to_json()}))
     (tmp_path / "g.yaml").write_text(FILE)
     return folder
+
+
+def test_a_fit_that_must_not_be_trusted_says_so_where_it_is_drawn():
+    twin, warned = load_twin("so101_tabletop"), replace(FOUND, warning="DO NOT TRUST THIS FIT: worse")
+    again = ParamDistribution.from_json(json.loads(json.dumps(warned.to_json())))
+    assert identified_notes(twin, again)[0] == warned.warning
+    assert identified_notes(twin, FOUND) == identified_notes(twin, again)[1:]
+    other = replace(FOUND, names=(KP, DAMPING, "sensor/gripper/offset"))
+    assert join_distributions(FOUND, replace(other, warning="of the arm"), twin).warning == "of the arm"
 
 
 def spread(draws, twin, name):

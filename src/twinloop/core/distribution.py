@@ -150,6 +150,7 @@ class ParamDistribution(JsonRecord):
             gain.
         noise: Noise of the residuals after the fit.
         calibration: Factor on the covariance, computed from separate calibration clips.
+        warning: Why the fit must not be trusted; "" if nothing speaks against it.
     """
 
     json_schema = 1
@@ -169,6 +170,7 @@ class ParamDistribution(JsonRecord):
     centred: NDArray[np.float64] = field(default_factory=_make_empty_array)
     noise: ResidualNoise | None = None
     calibration: RangeCalibration | None = None
+    warning: str = ""
 
     def __post_init__(self) -> None:
         freeze_fields(self, "mean", "covariance", "low", "high", "prior_mean", "prior_sd", "centred")
@@ -258,4 +260,5 @@ class ParamDistribution(JsonRecord):
             centred=np.array(value.get("centred", []), dtype=np.float64),
             noise=None if noise is None else ResidualNoise.from_json(noise),
             calibration=None if calibration is None else RangeCalibration.from_json(calibration),
+            warning=str(value.get("warning", "")),
         )

@@ -26,7 +26,7 @@ from twinloop.identify.considered import (
     undeclared_responses,
 )
 from twinloop.identify.model_error import find_model_error
-from twinloop.identify.notes import collect_notes, note_dominant_episode, note_kept_values, note_worse_channels
+from twinloop.identify.notes import collect_notes, note_dominant_episode, note_kept_values, warn_of_worse_channels
 from twinloop.identify.optimization import FitProgress, optimize_fit, refit_at_prior, return_undetermined
 from twinloop.identify.problem import FitProblem
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
@@ -118,6 +118,7 @@ def join_distributions(fitted: ParamDistribution, given: ParamDistribution | Non
         covariance=covariance,
         **{name: join(name, unknown) for name in ("mean", "low", "high", "prior_mean", "prior_sd")},
         centred=join("centred", given.mean),
+        warning=fitted.warning or given.warning,
     )
 
 
@@ -367,10 +368,10 @@ def identify(
     estimates = build_estimates(space, end.point, uncertainty, scales, model_error.conditional)
     nominal_error = mae(_replay_readings(backend, held, {}), held.measured) if len(held) else None
     holdout_error = _holdout_error(backend, held, {**fixed, **values}, config.level)
+    warning = warn_of_worse_channels(nominal_error, holdout_error, names)
+    distribution = build_distribution(space, end.point, centred, uncertainty, scales, training)
     return IdentifyResult(
-        distribution=join_distributions(
-            build_distribution(space, end.point, centred, uncertainty, scales, training), given, twin
-        ),
+        distribution=join_distributions(replace(distribution, warning=warning), given, twin),
         estimates=(*estimates, *map(_hidden_estimate, hidden)),
         joints=names,
         log_units=tuple(channel.unit for channel in logs.channels),
@@ -388,7 +389,7 @@ def identify(
         worlds_replayed=optimization.worlds,
         seconds=time.perf_counter() - started,
         notes=(
-            *note_worse_channels(nominal_error, holdout_error, names),
+            *([warning] if warning else ()),
             *collect_notes(logs, scales, held_out, space.names, uncertainty),
             *(note_kept_values(estimates) if uncertainty.clusters is not None else ()),
             *note_dominant_episode(training.episode_errors(readings), training.episodes, names),

@@ -87,10 +87,12 @@ def _is_outside_prior(row: Estimate) -> bool:
     return not math.isclose(row.value, nearest, rel_tol=_ROUNDING)
 
 
-def note_worse_channels(
+def warn_of_worse_channels(
     nominal: NDArray[np.float64] | None, identified: Interval | None, channels: Sequence[str]
-) -> tuple[str, ...]:
-    """Return a note on channels in which the identified twin is far worse than the nominal one on held-out episodes.
+) -> str:
+    """Return a warning of channels in which the identified twin is far worse than the nominal one; "" if none is.
+
+    The errors are those of held-out episodes.
 
     Args:
         nominal: Held-out error of the nominal twin in each channel, ``(nchannel,)``; None without held-out episodes.
@@ -98,18 +100,17 @@ def note_worse_channels(
         channels: Names of the channels.
     """
     if nominal is None or identified is None:
-        return ()
+        return ""
     ratios = np.divide(identified.estimate, nominal, out=np.zeros_like(nominal), where=nominal > 0)
     worse = [f"{name} ({ratio:.1f} times)" for name, ratio in zip(channels, ratios, strict=True) if ratio > _WORSE]
     if not worse:
-        return ()
-    note = (
+        return ""
+    return (
         "DO NOT TRUST THIS FIT: on held-out episodes the identified twin is worse than the nominal one in "
         f"{', '.join(worse)}, so that its intervals do not hold. In a log with contacts, a replay that grasps or "
         "strikes differently than the robot makes contact parameters wrong: leave them out of `free`, or fit shorter "
         "windows."
     )
-    return (note,)
 
 
 def note_dominant_episode(

@@ -141,7 +141,7 @@ def identified_notes(
         f"episodes, kappa {factor:g}{calibrated}. {accepted:.1%} of the draws are "
         "within the physical bounds; the others are drawn again."
     )
-    notes = [first]
+    notes = [distribution.warning, first] if distribution.warning else [first]
     wide = np.flatnonzero(~distribution.drawn & distribution.determined)
     if wide.size:
         ranges = ", ".join(_range_text(twin, distribution.names[i]) for i in wide)
