@@ -54,6 +54,7 @@ LOOPS: dict[str, LoopSettings] = {
         scene={
             "replay": {"compare": ["position", "place/tcp", "joint/scale"], "contacts": True},
             "free": ["soft/tissue/*", "sensor/joint*/offset", "actuator/joint*/kp"],
+            "accuracy": {"joint/scale": 0.1 / _SPRING},  # that of a kitchen scale, 10 g
             "search": "multistart",
             "starts": 1,
         },

@@ -388,7 +388,7 @@ def fit_problem(
 
     if width is None:
         start = replay(backend, logs, space.table(point[None]), np.zeros((1, len(logs), logs.nlocal)))
-        width = huber_width(start[0] - logs.measured, logs.measured, config)
+        width = huber_width(start[0] - logs.measured, logs, config)
     n = len(logs.channels)
     full_block = ParameterBlock(columns=np.arange(len(space.free)), channels=np.arange(n))
     joint_blocks = (ParameterBlock(columns=space.joint_columns(j), channels=np.array([j])) for j in range(n))
@@ -407,23 +407,38 @@ def fit_problem(
     )
 
 
-def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], config: FitConfig) -> NDArray[np.float64]:
+def huber_width(residual: NDArray[np.float64], logs: ReplayLogs, config: FitConfig) -> NDArray[np.float64]:
     """Return the Huber width of each channel, shape ``(nchannel,)``, in the channel's unit.
 
     It is the residual at which the loss changes from square to linear: ``config.width`` times the channel's median
-    absolute residual.
+    absolute residual, which is at least the accuracy in ``config.accuracy``.
 
     Args:
         residual: Residuals ``(nwindow, nframe, nchannel)``; NaN marks missing measurements.
-        measured: Measured readings of the same shape; they set a lower limit for the width.
+        logs: The windows with the measured readings, which set a lower limit for the width.
         config: Configuration of the fit.
     """
-    size = np.nanmedian(np.abs(residual), axis=(0, 1))
+    size, measured = np.nanmedian(np.abs(residual), axis=(0, 1)), logs.measured
     least = 1e-9 + 1e-6 * np.nanmax(np.abs(measured), axis=(0, 1))
+    for pattern, accuracy in config.accuracy.items():
+        least[match_channels(logs, pattern)] = accuracy
     # A joint at rest has a residual of exactly 0 if its readings are rounded; in motion rounding is uniform noise.
     columns = np.moveaxis(measured, -1, 0)
     rounding = [(quantization_step(values[~np.isnan(values)]) or 0.0) / math.sqrt(12.0) for values in columns]
     return config.width * np.maximum(np.maximum(size, least), rounding)
+
+
+def match_channels(logs: ReplayLogs, pattern: str) -> list[int]:
+    """Return the columns of the channels whose names match a pattern with ``*``.
+
+    Raises:
+        UnknownNameError: If there is none.
+    """
+    names = [channel.name for channel in logs.channels]
+    found = [column for column, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise UnknownNameError("compared channel", pattern, names, where="accuracy")
+    return found
 
 
 def _is_coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:

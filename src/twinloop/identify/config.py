@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from twinloop.core.errors import InputError
 from twinloop.simulate.replay_logs import ReplayOptions
@@ -40,6 +42,9 @@ class FitConfig:
             that joint alone. By default chosen by the number of joints. The last stage always fits all to all.
         width: Residual at which the loss changes from square to linear (Huber), as a multiple of each channel's median
             absolute residual. The median is estimated at the start of the optimization and again during it.
+        accuracy: Accuracy of sensors by name pattern of their channels, in the channels' units. Where a channel rests
+            most of the time, such as a scale before something touches it, its residuals are mostly far smaller, and the
+            few frames in motion would count as outliers.
         rescale: Maximum number of times that the noise of each sensor is estimated again during the optimization.
         bounds: Narrower bounds by name pattern, SI.
         search: ``lm`` is Levenberg-Marquardt from one start, ``multistart`` from many starts at once. ``cma`` is the
@@ -68,6 +73,9 @@ class FitConfig:
     level: float = 0.95
     coupled: bool | None = None
     width: float = 1.0
+    accuracy: Mapping[str, Annotated[float, Field(gt=0.0, allow_inf_nan=False)]] = field(
+        default_factory=dict[str, float]
+    )
     rescale: int = 2
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     search: Literal["lm", "multistart", "cma"] = "lm"

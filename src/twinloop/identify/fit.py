@@ -26,7 +26,13 @@ from twinloop.identify.considered import (
     undeclared_responses,
 )
 from twinloop.identify.model_error import find_model_error
-from twinloop.identify.notes import collect_notes, note_dominant_episode, note_kept_values, warn_of_worse_channels
+from twinloop.identify.notes import (
+    collect_notes,
+    note_dominant_episode,
+    note_kept_values,
+    note_resting_channels,
+    warn_of_worse_channels,
+)
 from twinloop.identify.optimization import FitProgress, optimize_fit, refit_at_prior, return_undetermined
 from twinloop.identify.problem import FitProblem
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
@@ -393,6 +399,7 @@ def identify(
             *collect_notes(logs, scales, held_out, space.names, uncertainty),
             *(note_kept_values(estimates) if uncertainty.clusters is not None else ()),
             *note_dominant_episode(training.episode_errors(readings), training.episodes, names),
+            *note_resting_channels(end.residual, names),
             *model_error.describe(names),
             *excluded,
             *optimization.notes,

@@ -21,6 +21,7 @@ _ROUNDING = 1e-9
 # Least training episodes, and error relative to their median, for a note on one episode; our choice.
 _FEW_EPISODES, _DOMINANT = 4, 5.0
 _WORSE = 1.5  # times the nominal twin's held-out error from which the identified twin is far worse; our choice
+_HEAVY = 5.0  # Huber widths: root mean square residual of a channel; 1.5 for normal noise; our choice
 _NO_CALIBRATION = (
     "The log has no calibration. The twin's joint ranges are used instead; sensor offset and scale are identified."
 )
@@ -111,6 +112,27 @@ def warn_of_worse_channels(
         "strikes differently than the robot makes contact parameters wrong: leave them out of `free`, or fit shorter "
         "windows."
     )
+
+
+def note_resting_channels(residual: NDArray[np.float64], channels: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on channels of which a few frames have far larger residuals than most frames.
+
+    Args:
+        residual: Residuals in Huber widths, ``(nwindow, nframe, nchannel)``; those that are not finite are ignored.
+        channels: Names of the channels.
+    """
+    known = np.isfinite(residual)
+    size = np.sum(np.where(known, residual, 0.0) ** 2, axis=(0, 1)) / np.maximum(known.sum(axis=(0, 1)), 1)
+    heavy = np.sqrt(size) > _HEAVY
+    named = [name for name, chosen in zip(channels, heavy, strict=True) if chosen]
+    if not named:
+        return ()
+    note = (
+        f"Most residuals of {', '.join(named)} are far smaller than the rest, which counts as outliers. If such a channel "
+        "rests most of the time, as a scale does until it is touched, set the accuracy of its sensor: accuracy in the "
+        "fit file."
+    )
+    return (note,)
 
 
 def note_dominant_episode(

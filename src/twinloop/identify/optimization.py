@@ -485,7 +485,7 @@ class _FitStages:
         for number in range(self.config.rescale):
             point, local = solution.point[None], solution.end.local[None]
             problem = self._correct_problem(problem, solution.point, solution.end.local, logs, space)
-            width = huber_width(problem.residual(point, local)[0] * problem.width, problem.measured, self.config)
+            width = huber_width(problem.residual(point, local)[0] * problem.width, logs, self.config)
             change = np.maximum(width / problem.width, problem.width / width)
             if number and change.max() < _STEADY:
                 break
@@ -527,7 +527,7 @@ class _FitStages:
             before_correction = correction.value
             if number == 0 and not logs.nlocal:
                 residual = problem.residual(point[None], local[None, chosen])[0] * width
-                width = huber_width(residual, problem.measured, config)
+                width = huber_width(residual, logs, config)
                 problem = replace(problem, width=width)
             steps = small_steps(problem, size, _FINEST_CHANGE if last else _CHANGE)
             part, probed = len(chosen) < len(every), len(point) + len(problem.local_sd) + 1
@@ -548,7 +548,7 @@ class _FitStages:
             self._report_progress("joint", number + 1, _PART_ROUNDS + 2 + config.polish, solution.loss, 0)
             if last:
                 break
-            noise = huber_width(solution.end.residual * width, problem.measured, config)
+            noise = huber_width(solution.end.residual * width, logs, config)
             steady = bool(np.max(np.maximum(noise / width, width / noise)) < _STEADY)
             width, left = width if steady else noise, left - 1
             fall = losses.sum() - solution.loss
