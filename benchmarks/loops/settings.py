@@ -59,7 +59,7 @@ LOOPS: dict[str, LoopSettings] = {
             "starts": 1,
         },
         followed=("soft/tissue/young", "soft/tissue/damping", "soft/tissue/friction/slide"),
-        episodes=12,
+        episodes=8,
         seconds=6.0,
         shake=0.006,
         signals=scale_position,

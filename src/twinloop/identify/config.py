@@ -16,6 +16,7 @@ from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin.quantities import Prior
 
 _REPLAY_HZ = 240.0
+_Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +74,7 @@ class FitConfig:
     level: float = 0.95
     coupled: bool | None = None
     width: float = 1.0
-    accuracy: Mapping[str, Annotated[float, Field(gt=0.0, allow_inf_nan=False)]] = field(
-        default_factory=dict[str, float]
-    )
+    accuracy: Mapping[str, _Positive] = field(default_factory=dict[str, float])
     rescale: int = 2
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     search: Literal["lm", "multistart", "cma"] = "lm"

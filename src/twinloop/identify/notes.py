@@ -128,9 +128,9 @@ def note_resting_channels(residual: NDArray[np.float64], channels: Sequence[str]
     if not named:
         return ()
     note = (
-        f"Most residuals of {', '.join(named)} are far smaller than the rest, which counts as outliers. If such a channel "
-        "rests most of the time, as a scale does until it is touched, set the accuracy of its sensor: accuracy in the "
-        "fit file."
+        f"Most residuals of {', '.join(named)} are far smaller than the rest, which counts as outliers. If such a "
+        "channel rests most of the time, as a scale does until it is touched, set the accuracy of its sensor: accuracy "
+        "in the fit file."
     )
     return (note,)
 
