@@ -55,6 +55,7 @@ def test_flags_replace_what_the_file_says(tmp_path):
             r"'priors.a/\*.spraed'.*existing: priors.a/\*.spread",
         ),
         ("walk: many", InputError, "walk: Input should be a valid integer"),
+        ("accuracy: {joint/scale: 0}", InputError, "accuracy.joint/scale: Input should be greater than 0"),
         ("- 3", InputError, "is not a mapping of options"),
     ],
 )

@@ -5,7 +5,12 @@ import pytest
 
 from twinloop.core.console import fit_column
 from twinloop.core.units import choose_display_unit, count_decimals, drop_rounding
-from twinloop.identify.notes import note_dominant_episode, note_kept_values, warn_of_worse_channels
+from twinloop.identify.notes import (
+    note_dominant_episode,
+    note_kept_values,
+    note_resting_channels,
+    warn_of_worse_channels,
+)
 from twinloop.identify.result import Estimate
 from twinloop.stats import Interval
 
@@ -68,3 +73,12 @@ def test_a_fit_that_is_worse_than_the_twin_as_shipped_is_not_to_be_trusted():
     better = Interval.of(0.9 * nominal, nominal, nominal, level=0.95, method="test")
     assert warn_of_worse_channels(nominal, better, ["joint", "pose/peg/ry", "still"]) == ""
     assert warn_of_worse_channels(None, None, ["joint"]) == ""
+
+
+def test_a_channel_that_mostly_rests_is_named():
+    residual = np.random.default_rng(0).standard_normal((2, 100, 2))
+    residual[:, ::20, 1] = 30.0
+    residual[:, 1, 1] = np.nan
+    (note,) = note_resting_channels(residual, ["joint", "scale"])
+    assert note.startswith("Most residuals of scale are far smaller")
+    assert note_resting_channels(residual[..., :1], ["joint"]) == ()

@@ -11,6 +11,8 @@ import yaml
 from twinloop.core.errors import LogError, UnknownNameError
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import UnitMap
+from twinloop.identify import FitConfig
+from twinloop.identify.assembly import huber_width
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
@@ -47,6 +49,18 @@ def test_a_spring_swings_as_measured(twin):
     assert (channel.name, channel.unit) == ("joint/spring", "m")
     assert np.ptp(logs.measured) > 0.19
     np.testing.assert_allclose(replay(open_backend("threads"), logs, twin.table(1))[0], logs.measured, atol=1e-3)
+
+
+def test_the_noise_of_a_channel_at_rest_is_at_least_the_accuracy_of_its_sensor(twin):
+    logs = prepare_replay(twin, [spring_log(np.sin)], ReplayOptions(compare=("joint/spring",)))
+    residual = np.zeros(logs.measured.shape)
+    residual[:, -5:] = 1e-3  # touched in the last frames only
+    for accuracy, expected in ({}, 1e-9 + 1e-6 * np.max(logs.measured)), ({"joint/*": 2e-4}, 2e-4):
+        config = FitConfig(accuracy=accuracy, width=1.5)
+        np.testing.assert_allclose(huber_width(residual, logs, config), 1.5 * expected)
+    np.testing.assert_allclose(huber_width(residual + 1e-3, logs, FitConfig(accuracy={"*": 2e-4})), 1e-3)
+    with pytest.raises(UnknownNameError, match=r"compared channel 'place/\*'.*accuracy"):
+        huber_width(residual, logs, FitConfig(accuracy={"place/*": 1e-3}))
 
 
 def test_what_is_not_there_is_named(twin):
