@@ -486,7 +486,7 @@ class BenchLoop:
     """Name of the loop: press (soft tissue, to a force) or peg (insertion into a hole)."""
     output: Path
     """Folder for logs, policies, trials and result.json."""
-    robots: int = 5
+    robots: int = 3
     """Number of robots."""
     first: int = 500
     """Seed of the first robot. Lower seeds were used to choose the settings."""
