@@ -128,7 +128,11 @@ def tool_log(twin, seed):
     return log, drawn
 
 
-def test_zeros_hold_although_the_tracker_of_the_tool_is_displaced(monkeypatch):
+FEW_OR_MORE = pytest.mark.parametrize("seeds", [2, pytest.param(4, marks=pytest.mark.slow)])
+
+
+@FEW_OR_MORE
+def test_zeros_hold_although_the_tracker_of_the_tool_is_displaced(monkeypatch, seeds):
     twin = load_twin("so101_tabletop")
     options = ReplayOptions(compare=("position", "place/tcp"))
     config = FitConfig(replay=options, free=("sensor/shoulder_*/offset", "sensor/elbow_flex/offset"))
@@ -139,11 +143,11 @@ def test_zeros_hold_although_the_tracker_of_the_tool_is_displaced(monkeypatch):
         found = identify(twin, log, backend=BACKEND, config=replace(config, fixed=known)).estimates
         return [one.low <= drawn[one.name] <= one.high for one in found if one.low is not None]
 
-    held = [one for seed in range(2) for one in covered(seed)]
-    assert len(held) == 6
-    assert sum(held) >= 5
+    held = [one for seed in range(seeds) for one in covered(seed)]
+    assert len(held) == 3 * seeds
+    assert sum(held) >= len(held) - 1
     monkeypatch.setattr("twinloop.identify.considered.TRACKER_OFFSET_M", 0.0)
-    assert sum(covered(0)) <= 1
+    assert sum(one for seed in range(seeds // 2) for one in covered(seed)) <= 3 * seeds // 4
 
 
 def tracked(body, index, hz, place, speed, rng):
@@ -182,7 +186,8 @@ def sliding_log(friction, seed, count=8, frames=60, hz=60):
     return log
 
 
-def test_the_friction_of_a_sliding_object_comes_back_and_its_mass_stays_open(tmp_path):
+@FEW_OR_MORE
+def test_the_friction_of_a_sliding_object_comes_back_and_its_mass_stays_open(tmp_path, seeds):
     (tmp_path / "block.xml").write_text(BLOCK)
     spec = {
         "schema": 1, "name": "block", "model": "block.xml", "control_hz": 60, "substeps": 8, "objects": ["block"],
@@ -194,7 +199,7 @@ def test_the_friction_of_a_sliding_object_comes_back_and_its_mass_stays_open(tmp
     options = ReplayOptions(compare=("place/mark",), contacts=True, start="measured")
     config = FitConfig(replay=options, free=("object/block/*",), search="cma")
     errors = []
-    for seed in range(2):
+    for seed in range(seeds):
         friction = generator(seed, "test/friction").uniform(0.15, 0.7)
         found = identify(twin, sliding_log(friction, seed), backend=BACKEND, config=config).estimates
         slide, mass = sorted(found, key=lambda estimate: estimate.name)

@@ -93,13 +93,18 @@ def test_the_error_of_an_earlier_identification_is_part_of_the_interval():
     assert not joined.covariance[1:, :1].any()
 
 
-def test_a_free_parameter_is_fitted_although_it_was_identified_before():
+def test_a_free_parameter_is_fitted_although_it_was_identified_before(monkeypatch):
+    """The result begins with the warning of the fit, and its distribution keeps the warning."""
+    monkeypatch.setattr("twinloop.identify.fit.warn_of_worse_channels", lambda *_: "DO NOT TRUST")
+    monkeypatch.setattr("twinloop.identify.fit.note_resting_channels", lambda *_: ("rests",))
     twin = load_twin("soft_press")
     log = pressed_log(twin, generator(5, "test/soft"), count=2)
     config = FitConfig(replay=REPLAY, free=("soft/block/young", "actuator/*/kp"))
     found = identify(twin, log, backend=BACKEND, config=config, given=known_gain(twin, 0.05))
     assert sorted(one.name for one in found.estimates) == ["actuator/press/kp", "soft/block/young"]
     assert found.distribution.names[2:] == ("sensor/press/offset",)
+    assert (found.notes[0], found.distribution.warning) == ("DO NOT TRUST", "DO NOT TRUST")
+    assert "rests" in found.notes
 
 
 def test_what_is_given_is_fixed_unless_the_fit_frees_or_fixes_it():

@@ -11,6 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from support.swing import swing_twin
+from twinloop.cli.main import main
 from twinloop.core.console import markdown_text
 from twinloop.core.distribution import ParamDistribution, RangeCalibration, ResidualNoise
 from twinloop.core.errors import InputError
@@ -84,6 +85,30 @@ def test_a_fit_that_must_not_be_trusted_says_so_where_it_is_drawn():
     assert identified_notes(twin, FOUND) == identified_notes(twin, again)[1:]
     other = replace(FOUND, names=(KP, DAMPING, "sensor/gripper/offset"))
     assert join_distributions(FOUND, replace(other, warning="of the arm"), twin).warning == "of the arm"
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [("train.distill", "distill"), ("train.reinforce", "reinforce"), ("scenario.search", "scenario search --policy x")],
+)
+def test_commands_that_draw_worlds_print_the_warning(module, words, run, tmp_path, monkeypatch, capsys):
+    """Each prints it before it does anything else with the worlds."""
+    pytest.importorskip("torch")
+    warned = replace(FOUND, warning="DO NOT TRUST THIS FIT: worse")
+    (run / "result.json").write_text(json.dumps({"distribution": warned.to_json()}))
+    file = tmp_path / "drawn.yaml"
+    file.write_text(f"{FILE}randomization: {{identified: {run}}}\n")
+
+    class ReachedError(Exception):
+        pass
+
+    def stop(*_):
+        raise ReachedError
+
+    monkeypatch.setattr(f"twinloop.workflows.{module}.open_task", stop)
+    with pytest.raises(ReachedError):
+        main([*words.split(), str(file), "--output", str(tmp_path / "out")])
+    assert "Ranges: DO NOT TRUST THIS FIT: worse" in capsys.readouterr().out
 
 
 def spread(draws, twin, name):

@@ -109,20 +109,19 @@ def load_identified(section: Any, where: str, folder: Path) -> tuple[dict[str, A
     return result["distribution"], float(kappa)
 
 
-def identified_range_notes(identified: Mapping[str, Any] | None, kappa: float, twin: Twin) -> list[str]:
+def identified_range_notes(config: GenerateConfig, twin: Twin) -> list[str]:
     """Return notes for the user on draws from the identified distribution of an identification run.
 
     The notes give the factor kappa and how it was calibrated, and name the parameters that the run could not determine.
     The result is empty if there is no identification run.
 
     Args:
-        identified: the distribution as a dictionary; None if there is no identification run.
-        kappa: factor on the covariance of the distribution.
+        config: the resolved generate file.
         twin: twin whose parameters are drawn.
     """
-    if identified is None:
+    if config.identified is None:
         return []
-    return identified_notes(twin, ParamDistribution.from_json(identified), kappa=kappa)
+    return identified_notes(twin, ParamDistribution.from_json(config.identified), kappa=config.kappa)
 
 
 # Worlds simulated at once by one worker: a larger batch is no faster on C threads, as benchmarks/speed/generate.py

@@ -253,7 +253,7 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
         block_size=config.block_size,
         unsteady=_has_variable_period(plan),
         readings=(*tracked, *reading_specs(twin, rollout.sensors)),
-        ranges=tuple(identified_range_notes(config.identified, config.kappa, twin)),
+        ranges=tuple(identified_range_notes(config, twin)),
     )
 
 

@@ -215,9 +215,7 @@ def _match_parameters(twin: Twin, patterns: Sequence[str]) -> dict[str, int | No
             owners |= {("joint", name): joint, ("sensor", name): joint, ("actuator", actuator): joint}
     chosen = {}
     for pattern in patterns:
-        names = fnmatch.filter(twin.params, pattern)
-        if not names:
-            raise UnknownNameError("parameter", pattern, twin.params, where=f"twin {twin.name}")
+        names = _match_names("parameter", pattern, tuple(twin.params), where=f"twin {twin.name}")
         chosen |= {name: owners.get((split_path(name)[0], split_path(name)[1])) for name in names}
     return chosen
 
@@ -298,12 +296,10 @@ def narrow_bounds(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -
         space.twin.find_param(name).check(value, where="the fit's start")
     free, warnings = list(space.free), []
     for pattern, (low, high) in bounds.items():
-        columns = [i for i, name in enumerate(space.names) if fnmatch.fnmatchcase(name, pattern)]
-        if not columns:
-            raise UnknownNameError("free parameter", pattern, space.names, where="the fit's bounds")
+        found = _match_names("free parameter", pattern, space.names, where="the fit's bounds")
         if not low < high:
             raise InputError(f"The bounds of {pattern}, [{low:g}, {high:g}], are not in ascending order. Swap them.")
-        for column in columns:
+        for column in map(space.names.index, found):
             free[column] = _set_bounds(free[column], low, high)
             warnings += _warn_excluded_nominal(free[column], low, high)
     return replace(space, free=tuple(free)), warnings
@@ -420,24 +416,21 @@ def huber_width(residual: NDArray[np.float64], logs: ReplayLogs, config: FitConf
     """
     size, measured = np.nanmedian(np.abs(residual), axis=(0, 1)), logs.measured
     least = 1e-9 + 1e-6 * np.nanmax(np.abs(measured), axis=(0, 1))
+    names = [channel.name for channel in logs.channels]
     for pattern, accuracy in config.accuracy.items():
-        least[match_channels(logs, pattern)] = accuracy
+        found = _match_names("compared channel", pattern, names, where="the fit's accuracy")
+        least[[names.index(name) for name in found]] = accuracy
     # A joint at rest has a residual of exactly 0 if its readings are rounded; in motion rounding is uniform noise.
     columns = np.moveaxis(measured, -1, 0)
     rounding = [(quantization_step(values[~np.isnan(values)]) or 0.0) / math.sqrt(12.0) for values in columns]
     return config.width * np.maximum(np.maximum(size, least), rounding)
 
 
-def match_channels(logs: ReplayLogs, pattern: str) -> list[int]:
-    """Return the columns of the channels whose names match a pattern with ``*``.
-
-    Raises:
-        UnknownNameError: If there is none.
-    """
-    names = [channel.name for channel in logs.channels]
-    found = [column for column, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
+def _match_names(kind: str, pattern: str, names: Sequence[str], where: str) -> list[str]:
+    """Return the names that match a pattern with ``*``; raise an `UnknownNameError` if there is none."""
+    found = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
     if not found:
-        raise UnknownNameError("compared channel", pattern, names, where="accuracy")
+        raise UnknownNameError(kind, pattern, names, where=where)
     return found
 
 

@@ -108,7 +108,7 @@ def warn_of_worse_channels(
         return ""
     return (
         "DO NOT TRUST THIS FIT: on held-out episodes the identified twin is worse than the nominal one in "
-        f"{', '.join(worse)}, so that its intervals do not hold. In a log with contacts, a replay that grasps or "
+        f"{', '.join(worse)}, so that its intervals may not hold. In a log with contacts, a replay that grasps or "
         "strikes differently than the robot makes contact parameters wrong: leave them out of `free`, or fit shorter "
         "windows."
     )

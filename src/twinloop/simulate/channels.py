@@ -235,14 +235,26 @@ class BodyPoseError:
         return _compute_pose_errors(self._pose.predict_columns(run, table, data), data)
 
 
-class BodyTwist:
-    """Channels of a free body's velocity: linear in the world's axes (m/s) and angular in the body's axes (rad/s).
+class _DirectChannel:
+    """Base class for channels whose predicted values are compared with the measured ones as they are.
 
     Attributes:
-        records: MjData fields that a rollout must record for the prediction; none.
+        records: MjData fields that a rollout must record for the prediction; none by default.
     """
 
     records: tuple[str, ...] = ()
+
+    def compute_measured(self, data: Array) -> Array:
+        """Return the measured values unchanged."""
+        return data
+
+    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """Return the values unchanged that a baseline or another recording predicts."""
+        return prediction
+
+
+class BodyTwist(_DirectChannel):
+    """Channels of a free body's velocity: linear in the world's axes (m/s) and angular in the body's axes (rad/s)."""
 
     def __init__(self, twin: Twin, body: str) -> None:
         self._signal, self._qvel = f"twist/{body}", free_joint(twin.model, body)[1]
@@ -255,17 +267,6 @@ class BodyTwist:
         They are the linear velocity in world axes (m/s), then the angular velocity in the body's axes (rad/s).
         """
         return interpolate_at_frames(episode, self._signal)
-
-    def compute_measured(self, data: Array) -> Array:
-        """Return the measured velocities unchanged, because predicted velocities are compared with them directly."""
-        return data
-
-    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the predicted velocities unchanged, because they are not relative to the measured ``data``.
-
-        The prediction comes from a baseline or another recording.
-        """
-        return prediction
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated velocities, shape ``(…, 6)``.
@@ -386,14 +387,8 @@ def _make_channel_kind(twin: Twin, kind: str, units: UnitMap | None, columns: Se
     raise UnknownNameError("kind of measurement", kind, _KINDS)
 
 
-class JointPosition:
-    """Channels of joint positions: encoder readings, in the log's units.
-
-    Attributes:
-        records: MjData fields that a rollout must record for the prediction; none.
-    """
-
-    records: tuple[str, ...] = ()
+class JointPosition(_DirectChannel):
+    """Channels of joint positions: encoder readings, in the log's units."""
 
     def __init__(self, twin: Twin, units: UnitMap, columns: Sequence[int]) -> None:
         self._twin, self._units, self._columns = twin, units, list(columns)
@@ -402,14 +397,6 @@ class JointPosition:
     def extract_data(self, episode: Episode) -> Array:
         """Return the measured joint positions in the log's units, shape ``(T, n)`` for T frames of n joints."""
         return episode.state[:, self._columns]
-
-    def compute_measured(self, data: Array) -> Array:
-        """Return the measured positions unchanged, because predicted positions are compared with them directly."""
-        return data
-
-    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the predicted positions unchanged, because they are not relative to the measured ``data``."""
-        return prediction
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the encoder readings of the simulated positions, in the log's units.
@@ -427,14 +414,8 @@ class JointPosition:
         return self._units.from_si((run.qpos[..., self._twin.encoder_qpos] - offset) / scale)
 
 
-class JointVelocity:
-    """Channels of joint velocities in rad/s or m/s, as measured by the encoders.
-
-    Attributes:
-        records: MjData fields that a rollout must record for the prediction; none.
-    """
-
-    records: tuple[str, ...] = ()
+class JointVelocity(_DirectChannel):
+    """Channels of joint velocities in rad/s or m/s, as measured by the encoders."""
 
     def __init__(self, twin: Twin, units: UnitMap, columns: Sequence[int]) -> None:
         self._twin, self._columns = twin, list(columns)
@@ -443,17 +424,6 @@ class JointVelocity:
     def extract_data(self, episode: Episode) -> Array:
         """Return the measured signal ``joint_velocity``, shape ``(T, n)`` for T frames of n joints."""
         return interpolate_at_frames(episode, "joint_velocity")[:, self._columns]
-
-    def compute_measured(self, data: Array) -> Array:
-        """Return the measured velocities unchanged, because predicted velocities are compared with them directly."""
-        return data
-
-    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the predicted velocities unchanged, because they are not relative to the measured ``data``.
-
-        The prediction comes from a baseline or another recording.
-        """
-        return prediction
 
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated velocities divided by the encoders' scale, as the encoders would measure them.
@@ -470,14 +440,8 @@ class JointVelocity:
         return run.qvel[..., self._twin.encoder_qvel] / scale
 
 
-class SceneJoint:
-    """Channel of the position of a hinge or slide that no motor drives, such as a drawer or the spring of a scale.
-
-    Attributes:
-        records: MjData fields that a rollout must record for the prediction; none.
-    """
-
-    records: tuple[str, ...] = ()
+class SceneJoint(_DirectChannel):
+    """Channel of the position of a hinge or slide that no motor drives, such as a drawer or the spring of a scale."""
 
     def __init__(self, twin: Twin, joint: str) -> None:
         model, units = twin.model, {int(mujoco.mjtJoint.mjJNT_HINGE): "rad", int(mujoco.mjtJoint.mjJNT_SLIDE): "m"}
@@ -491,14 +455,6 @@ class SceneJoint:
         """Return the measured position in rad or m, shape ``(T, 1)``."""
         return interpolate_at_frames(episode, self._signal)
 
-    def compute_measured(self, data: Array) -> Array:
-        """Return the measured position unchanged, because predicted positions are compared with it directly."""
-        return data
-
-    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the predicted position unchanged, because it is not relative to the measured ``data``."""
-        return prediction
-
     def predict_columns(self, run: ReplayedMotion, table: ParamTable, data: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated position in rad or m, shape ``(…, 1)``."""
         return run.qpos[..., self._row : self._row + 1]
@@ -511,7 +467,7 @@ def _find_site(twin: Twin, name: str) -> int:
     return sites.index(name)
 
 
-class _SiteChannel:
+class _SiteChannel(_DirectChannel):
     """Base class for channels of a signal measured at a site (named point) of the model.
 
     The simulated signal has no value at the first frame, because MuJoCo computes it during a physics step. Therefore
@@ -535,13 +491,6 @@ class _SiteChannel:
         values = data.copy()
         values[..., 0, :] = np.nan
         return values
-
-    def substitute_data(self, data: Array, prediction: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """Return the predicted signal unchanged, because it is not relative to the measured ``data``.
-
-        The prediction comes from a baseline or another recording.
-        """
-        return prediction
 
 
 # Hand-eye calibration with a printed board gives the frame of a tracker to 1 to 3 mm. Standard deviation of the common

@@ -24,7 +24,6 @@ from twinloop.generate import (
     RenderConfig,
     check_render,
     generate_states,
-    identified_range_notes,
     open_engine,
     read_config,
     render_dataset,
@@ -35,6 +34,7 @@ from twinloop.generate.states import count_batches
 from twinloop.twin import load_twin
 from twinloop.workflows.coverage.coverage import format_draws
 from twinloop.workflows.generate.requests import GenerateRequest, ReplayRequest
+from twinloop.workflows.run.taught_worlds import print_ranges
 
 # Steps of an episode in their order, each with a description.
 STEPS = {
@@ -115,11 +115,7 @@ def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
     """
     names = ("episodes", "seed", "keep", "backend", "randomize_from")
     config = read_config(request.file, **{name: getattr(request, name) for name in names})
-    ranges = (
-        identified_range_notes(config.identified, config.kappa, load_twin(config.twin)) if config.identified else []
-    )
-    for line in ranges:
-        console.print(f"Ranges: {line}", soft_wrap=True)
+    ranges = print_ranges(config, load_twin(config.twin), console) if config.identified else []
     images = _images_folder(config, request.output, resume=request.resume)
     with open_run_engine(config, request.engine, workers=request.workers) as place:
         metrics = run_states_pass(

@@ -1,17 +1,42 @@
-"""Keep the distribution of the worlds in which a policy was taught, in the policy's folder."""
+"""Keep the distribution of the worlds in which a policy was taught, in its folder, and print how worlds are drawn."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from rich.console import Console
+
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.evaluate.worlds import PlannedSuite
-from twinloop.generate.config import GenerateConfig, load_plan, resolve_config, use_identified
+from twinloop.generate.config import (
+    GenerateConfig,
+    identified_range_notes,
+    load_plan,
+    resolve_config,
+    use_identified,
+)
+from twinloop.twin import Twin
 
 TAUGHT = "taught"  # name of the suite with these worlds
 _FILE = "worlds.json"
+
+
+def print_ranges(config: GenerateConfig, twin: Twin, console: Console) -> list[str]:
+    """Print and return how worlds are drawn from an identification run, with any warning of its fit.
+
+    There are no lines without such a run.
+
+    Args:
+        config: the resolved generate file of the worlds.
+        twin: its twin.
+        console: output for people.
+    """
+    lines = identified_range_notes(config, twin)
+    for line in lines:
+        console.print(f"Ranges: {line}", soft_wrap=True)
+    return lines
 
 
 def has_worlds(folder: Path) -> bool:

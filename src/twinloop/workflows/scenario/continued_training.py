@@ -22,7 +22,7 @@ from twinloop.rollout.scenario import Scenario
 from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.workflows.run.results import claim_output
-from twinloop.workflows.run.taught_worlds import has_worlds, read_worlds, write_worlds
+from twinloop.workflows.run.taught_worlds import has_worlds, print_ranges, read_worlds, write_worlds
 from twinloop.workflows.scenario.augment import run_augment, write_plan
 from twinloop.workflows.scenario.requests import AugmentRequest, RetrainRequest
 from twinloop.workflows.train.records import record_simulated_training
@@ -100,6 +100,7 @@ def _teach(request: RetrainRequest, scenario: Scenario, folder: Path, console: C
         seed=request.seed,
     )
     plan = load_plan(before.model_copy(update={"episodes": worlds * _ROUNDS}))
+    print_ranges(before, plan.twin, console)
     near = load_plan(read_config(file, episodes=worlds * _ROUNDS).model_copy(update={"twin": before.twin}))
     config = DistillConfig.of(
         {

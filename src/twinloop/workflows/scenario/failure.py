@@ -206,7 +206,8 @@ def _load_distribution(path: Path | None) -> tuple[ParamDistribution | None, str
     if path is None:
         return None, "the twin's nominal values; draws from its default ranges"
     found = ParamDistribution.from_json(read_identified(path)["distribution"])
-    return found, f"identified from {found.clusters} episodes ({path}); draws from that distribution"
+    warning = f". {found.warning}" if found.warning else ""
+    return found, f"identified from {found.clusters} episodes ({path}); draws from that distribution{warning}"
 
 
 def _read_log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:

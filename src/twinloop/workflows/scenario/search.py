@@ -32,6 +32,7 @@ from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin
 from twinloop.workflows.run.results import MeasuredRun
+from twinloop.workflows.run.taught_worlds import print_ranges
 from twinloop.workflows.scenario import references
 from twinloop.workflows.scenario.requests import ScenarioSearchRequest
 
@@ -62,6 +63,7 @@ def run_search(request: ScenarioSearchRequest, console: Console) -> tuple[dict[s
     run = MeasuredRun.begin("scenario", "search", request.output, request.fail_if, console)
     config = read_config(request.file, seed=None, keep="all")
     plan = load_plan(config)
+    print_ranges(config, plan.twin, console)
     task = open_task(config.task, plan.twin)
     actor = references.open_actor(request.policy, plan.twin, task)
     backend = open_backend(config.file.rollout.backend)

@@ -18,7 +18,7 @@ from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.workflows.run.results import claim_output, write_request
-from twinloop.workflows.run.taught_worlds import write_worlds
+from twinloop.workflows.run.taught_worlds import print_ranges, write_worlds
 from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.requests import DistillRequest
 from twinloop.workflows.train.train import parse_policy_settings
@@ -65,6 +65,7 @@ def run_distill(request: DistillRequest, console: Console) -> dict[str, Any]:
     worlds = config.worlds * config.rounds
     made = read_config(request.file, episodes=worlds, seed=request.seed, randomize_from=request.randomize_from)
     plan = load_plan(made)
+    print_ranges(made, plan.twin, console)
     other = load_plan(read_config(request.file, episodes=worlds, seed=request.seed)) if share < 1.0 else None
     task = open_task(made.task, plan.twin)
     teacher = None if request.teacher is None else open_policy(request.teacher)

@@ -17,7 +17,7 @@ from twinloop.tasks import open_task
 from twinloop.tasks.assignment import assign
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.workflows.run.results import claim_output, write_report, write_request
-from twinloop.workflows.run.taught_worlds import write_worlds
+from twinloop.workflows.run.taught_worlds import print_ranges, write_worlds
 from twinloop.workflows.train.records import record_simulated_training
 from twinloop.workflows.train.reinforce_page import format_interval, reinforce_page, reinforce_section, report_rows
 from twinloop.workflows.train.requests import ReinforceRequest
@@ -46,6 +46,7 @@ def run_reinforce(request: ReinforceRequest, console: Console) -> dict[str, Any]
     episodes = config.worlds * (config.iterations + 1)
     made = read_config(request.file, episodes=episodes, seed=request.seed, randomize_from=request.randomize_from)
     plan = load_plan(made)
+    print_ranges(made, plan.twin, console)
     task = open_task(made.task, plan.twin)
     run = ReinforceRun(
         plan=plan, task=task, task_name=made.task, config=config, folder=request.output,

@@ -20,9 +20,8 @@ exceptions as ``JOINT=UNIT``. Times may also be ``time [s]`` or ``time [ms]``.
 joint's unit per second, and ``# command: none`` that there are no actions. Torques and velocities have no unit suffix.
 Other measurements are columns in SI units: ``velocity/JOINT``, ``torque/JOINT``, ``joint/JOINT/position``,
 ``pose/BODY/x``, ``y``, ``z``, ``qw`` … ``qz``, ``twist/BODY/vx`` … ``wz``, ``place/SITE/x``, ``view/CAMERA/SITE/u``
-and ``v``,
-``acceleration/SITE/x``, ``angular_velocity/SITE/x``, ``wrench/SITE/fx`` … ``tz``, ``motor/m1`` … (throttle of each
-rotor, 0 to 1), ``enabled`` (1 while the motors are on).
+and ``v``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``, ``wrench/SITE/fx`` … ``tz``, ``motor/m1`` … (throttle
+of each rotor, 0 to 1), ``enabled`` (1 while the motors are on).
 Other columns are ignored.
 """
 
