@@ -10,8 +10,9 @@ import ast
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,28 @@ SMALL = 100  # lines
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """One Python file: its syntax tree and its number of lines."""
+    """One Python file: its place, its syntax tree and its number of lines."""
 
+    path: Path
     tree: ast.Module
     lines: int
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the syntax tree."""
+        return list(ast.walk(self.tree))
 
     @property
     def statements(self) -> int:
         """Return the number of statements, docstrings included."""
-        return sum(isinstance(node, ast.stmt) for node in ast.walk(self.tree))
+        return sum(isinstance(node, ast.stmt) for node in self.nodes)
 
     @property
     def code_lines(self) -> int:
         """Return the number of lines without those of docstrings and of the texts that explain fields."""
         return self.lines - sum(
             (node.end_lineno or node.lineno) - node.lineno + 1
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         )
 
@@ -44,9 +51,7 @@ class Module:
     def docwords(self) -> int:
         """Return the number of words in all docstrings."""
         owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        return sum(
-            len((ast.get_docstring(node) or "").split()) for node in ast.walk(self.tree) if isinstance(node, owners)
-        )
+        return sum(len((ast.get_docstring(node) or "").split()) for node in self.nodes if isinstance(node, owners))
 
 
 def modules(base: Path, folder: Path) -> dict[str, Module]:
@@ -54,13 +59,14 @@ def modules(base: Path, folder: Path) -> dict[str, Module]:
     found = {}
     for path in sorted(folder.rglob("*.py")):
         name = ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = Module(tree=ast.parse(path.read_text()), lines=path.read_text().count("\n"))
+        text = path.read_text()
+        found[name] = Module(path=path.relative_to(folder), tree=ast.parse(text), lines=text.count("\n"))
     return found
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield module and name of each import, wherever it is in the file; the name is empty for ``import X``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -71,7 +77,7 @@ def import_graph(known: Mapping[str, Module]) -> dict[str, set[str]]:
     """Return which files each file imports, lazy and type-only imports included."""
     graph = {}
     for name, module in known.items():
-        targets = {f"{of}.{what}" if f"{of}.{what}" in known else of for of, what in imports(module.tree)}
+        targets = {f"{of}.{what}" if f"{of}.{what}" in known else of for of, what in imports(module.nodes)}
         graph[name] = {target for target in targets if target in known and target != name}
     return graph
 
@@ -134,7 +140,7 @@ def shape(root: Path) -> dict[str, Any]:
         "imports from other test modules": sum(
             of.rpartition(".")[2].startswith("test_")
             for module in tests.values()
-            for of, _ in set(imports(module.tree))
+            for of, _ in set(imports(module.nodes))
         ),
     }
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +20,27 @@ from twinloop.twin.quantities import QUANTITIES
 PACKAGE = Path(__file__).parents[2] / "src" / "twinloop"
 
 
-def named(tree: ast.AST) -> Iterator[str]:
+@functools.cache
+def load_shape() -> ModuleType:
+    """Import ``scripts/shape.py``, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("shape", PACKAGE.parents[1] / "scripts" / "shape.py")
+    shape = sys.modules.setdefault("shape", importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(shape)
+    return shape
+
+
+@functools.cache
+def modules_of_the_package():
+    return load_shape().modules(PACKAGE.parent, PACKAGE)
+
+
+def nodes_by_file() -> dict[str, list[ast.AST]]:
+    return {module.path.as_posix(): module.nodes for module in modules_of_the_package().values()}
+
+
+def named(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Modules that a file imports, and strings that could name one."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -30,12 +50,10 @@ def named(tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_package_never_imports_benchmarks():
-    texts = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
     found = {
-        str(path.relative_to(PACKAGE))
-        for path, text in texts.items()
-        if "benchmarks" in text
-        and any(name == "benchmarks" or name.startswith("benchmarks.") for name in named(ast.parse(text)))
+        where
+        for where, nodes in nodes_by_file().items()
+        if any(name == "benchmarks" or name.startswith("benchmarks.") for name in named(nodes))
     }
     assert found == set()
 
@@ -52,13 +70,11 @@ LIBRARY = ("tasks/", "twin/robot_names.py", "workflows/demo/")
 def names_of_robots_and_tasks() -> set[str]:
     """Return ``FILE: NAME`` of every identifier or string of code, except docstrings, that names a robot or a task."""
     found = set()
-    for path in PACKAGE.rglob("*.py"):
-        where = path.relative_to(PACKAGE).as_posix()
+    for where, nodes in nodes_by_file().items():
         if where.startswith(LIBRARY):
             continue
-        tree = ast.parse(path.read_text())
-        bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        bare = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             words = [getattr(node, key, None) for key in ("id", "attr", "name", "arg", "module")]
             if isinstance(node, ast.Constant) and id(node) not in bare:
                 words.append(node.value)
@@ -84,18 +100,10 @@ def test_robots_and_tasks_are_named_only_by_the_library_of_twins_and_tasks():
     assert {line.partition(":")[0] for line in names_of_robots_and_tasks()} == set(NAMED)
 
 
-def load_shape() -> ModuleType:
-    """Import ``scripts/shape.py``, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("shape", PACKAGE.parents[1] / "scripts" / "shape.py")
-    shape = sys.modules.setdefault("shape", importlib.util.module_from_spec(spec))
-    spec.loader.exec_module(shape)
-    return shape
-
-
 def test_no_files_import_each_other_in_a_circle():
     """Imports within functions and under TYPE_CHECKING count; factories are above the classes that they create."""
     shape = load_shape()
-    assert shape.cycles(shape.import_graph(shape.modules(PACKAGE.parent, PACKAGE))) == []
+    assert shape.cycles(shape.import_graph(modules_of_the_package())) == []
 
 
 # Maximal number of code lines of each package. Docstrings do not count, so that an explanation costs nothing. A commit
@@ -135,8 +143,10 @@ SLACK = 150
 
 
 def test_no_package_grows_without_an_argument():
-    packages = load_shape().shape(PACKAGE.parents[1])["packages"]
-    lines = {name: sums["code lines"] for name, sums in packages.items() if sums["lines"] > 100}
+    lines: Counter[str] = Counter()
+    for module in modules_of_the_package().values():
+        if len(module.path.parts) > 1:
+            lines[module.path.parts[0]] += module.code_lines
     assert set(lines) == set(CEILINGS)
     assert {name: count for name, count in lines.items() if count > CEILINGS[name]} == {}
     assert {name: count for name, count in lines.items() if count < CEILINGS[name] - SLACK} == {}
@@ -160,19 +170,19 @@ def _strings(nodes: list[ast.expr]) -> list[str]:
     return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
-def _ends(tree: ast.AST) -> Iterator[str]:
+def _ends(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the strings that the end of another one is held against."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "endswith":
             yield from _strings(
                 [one for arg in node.args for one in (arg.elts if isinstance(arg, ast.Tuple) else [arg])]
             )
 
 
-def suffixes_of_paths(tree: ast.AST) -> list[str]:
+def suffixes_of_paths(nodes: Iterable[ast.AST]) -> list[str]:
     """Return the quantities that a file recognizes by the end of a path."""
     ends = {f"/{kind.last_name}" for kind in QUANTITIES if kind.quantity}
-    return [text for text in _ends(tree) if text in ends]
+    return [text for text in _ends(nodes) if text in ends]
 
 
 def _listed(node: ast.AST) -> list[str]:
@@ -184,12 +194,12 @@ def _listed(node: ast.AST) -> list[str]:
     return []
 
 
-def tables_of_quantities(tree: ast.AST) -> list[str]:
+def tables_of_quantities(nodes: Iterable[ast.AST]) -> list[str]:
     """Return the paths that a file compares with or lists, and its lists of quantities."""
     paths = [kind.path("thing") for kind in QUANTITIES if kind.quantity]
     words = {kind.quantity for kind in QUANTITIES if len(kind.quantity) > 1}
     found: list[str] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         listed = _listed(node)
         compared = _strings([node.left, *node.comparators]) if isinstance(node, ast.Compare) else []
         found += [
@@ -205,12 +215,10 @@ def tables_of_quantities(tree: ast.AST) -> list[str]:
 def test_no_other_file_keeps_a_table_of_quantities():
     suffixes: dict[str, list[str]] = {}
     tables: dict[str, list[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        name = path.relative_to(PACKAGE).as_posix()
+    for name, nodes in nodes_by_file().items():
         if not name.startswith(DECLARING):
-            tree = ast.parse(path.read_text())
-            suffixes[name] = suffixes_of_paths(tree)
-            tables[name] = [] if name.startswith(COMPUTING) else tables_of_quantities(tree)
+            suffixes[name] = suffixes_of_paths(nodes)
+            tables[name] = [] if name.startswith(COMPUTING) else tables_of_quantities(nodes)
     place = "Make it a field of the quantity's declaration, in twinloop/twin/quantities."
     assert {name: found for name, found in tables.items() if found} == {}, place
     # The columns of LeRobot's statistics end in `/count`, and so do the numbers of things in a scene.
@@ -221,15 +229,15 @@ def test_no_other_file_keeps_a_table_of_quantities():
 
 def test_the_rule_finds_what_it_forbids():
     for text in ('name.endswith("/delay")', 'name.endswith(("/kp", "/bias"))'):
-        assert suffixes_of_paths(ast.parse(text)), text
+        assert suffixes_of_paths(ast.walk(ast.parse(text))), text
     for text in (
         'PRIORS = {"joint/*/damping": 1.0}',
         'FIRST = ("kp", "damping", "delay")',
         'name == "timing/readings/delay"',
         'name in {"sensor/*/offset"}',
     ):
-        assert tables_of_quantities(ast.parse(text)), text
-    assert not tables_of_quantities(ast.parse('twin.params[f"actuator/{name}/delay"]'))
+        assert tables_of_quantities(ast.walk(ast.parse(text))), text
+    assert not tables_of_quantities(ast.walk(ast.parse('twin.params[f"actuator/{name}/delay"]')))
 
 
 def named_files(text: str, pattern: str) -> list[str]:
