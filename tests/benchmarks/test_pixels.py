@@ -82,6 +82,7 @@ def test_wrong_settings_are_named(given, message):
         PixelSettings(**given)
 
 
+@pytest.mark.slow
 def test_a_film_strip_shows_the_first_success(monkeypatch):
     tried = []
 

@@ -96,6 +96,7 @@ def both() -> None:
             pytest.skip(f"renderer {name} is not available; two are needed to compare")
 
 
+@pytest.mark.slow
 def test_the_rasterizer_and_the_ray_tracer_agree_on_a_twin_and_the_page_takes_the_tables(tmp_path: Path) -> None:
     both()
     page = tmp_path / "page.md"

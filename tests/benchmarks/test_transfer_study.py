@@ -155,6 +155,7 @@ class TestOrder:
             TransferSettings(**changed)
 
 
+@pytest.mark.slow
 def test_a_policy_is_adapted_with_demonstrations_on_its_robot(tmp_path):
     part = StudyPart(kind="policy", folder=str(tmp_path), settings=TINY, robot=3, seed=1, condition=8)
     assert [needed.path.name for needed in part.needs] == ["shared-ranges-seed1", "robot3"]

@@ -525,7 +525,7 @@ def test_modules_in_the_working_folder(tmp_path, sentinel, observed):
     program = Path(sys.executable).with_name("twinloop")
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
-        [program, "doctor", "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [program, "tasks", "list", "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     script = tmp_path / "elsewhere" / "script.py"
@@ -541,7 +541,7 @@ def test_modules_in_the_working_folder(tmp_path, sentinel, observed):
     done = subprocess.run(started, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "[(-1, 1), (-2, 2)]" in done.stdout, done.stderr
     assert not sentinel.exists()
-    observed("doctor and a pool of two processes end well; no module of the folder runs")
+    observed("a command and a pool of two processes end well; no module of the folder runs")
 
 
 @pytest.mark.parametrize(

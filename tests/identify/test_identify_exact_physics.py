@@ -128,6 +128,7 @@ def test_a_quarter_of_the_step_correction_counts_as_its_error(tmp_path):
     assert any(np.array_equal(row, doubt) for row in found.step_errors)
 
 
+@pytest.mark.slow
 def test_the_last_stage_has_central_differences_while_it_replays_a_part_of_the_windows(tmp_path, monkeypatch):
     twin, steps = arm_twin(tmp_path), []
 

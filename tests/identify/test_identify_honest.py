@@ -260,6 +260,7 @@ def test_the_common_scale_is_as_uncertain_as_the_masses_and_covers_the_truth(tmp
             assert row.low <= value <= row.high
 
 
+@pytest.mark.slow
 def test_an_interval_holds_the_friction_of_a_robot_with_stribeck_friction_that_its_twin_lacks(tmp_path):
     twin = arm_twin(tmp_path, damping=0.1, friction=0.2)
     rows = [ParamSpec(name=f"joint/j0/{name}", source="test") for name in ("stiction", "stribeck_velocity")]
@@ -304,6 +305,7 @@ def payload_log(folder, noise):
     return twin, log, options
 
 
+@pytest.mark.slow
 def test_a_payload_of_known_mass_determines_the_common_scale(tmp_path):
     """Without it the gain is as uncertain as the masses; with 0 and 0.4 kg in turn it is several times better known."""
     twin, log, options = payload_log(tmp_path, 1e-4)

@@ -86,6 +86,7 @@ def camera_log(twin, seed):
     return log, drawn
 
 
+@pytest.mark.slow
 def test_the_pose_and_lens_of_a_camera_come_back():
     twin = load_twin("so101_tabletop")
     config = FitConfig(replay=ReplayOptions(compare=("view/front/tcp",)), free=("camera/front/*",))
@@ -132,6 +133,7 @@ FEW_OR_MORE = pytest.mark.parametrize("seeds", [2, pytest.param(4, marks=pytest.
 
 
 @FEW_OR_MORE
+@pytest.mark.slow
 def test_zeros_hold_although_the_tracker_of_the_tool_is_displaced(monkeypatch, seeds):
     twin = load_twin("so101_tabletop")
     options = ReplayOptions(compare=("position", "place/tcp"))
@@ -233,6 +235,7 @@ def bouncing_log(restitution, seed, count=6, frames=100, hz=120):
     return log
 
 
+@pytest.mark.slow
 def test_the_restitution_of_a_bouncing_ball_comes_back_and_its_mass_stays_open(tmp_path):
     (tmp_path / "ball.xml").write_text(BALL)
     spec = {

@@ -115,7 +115,7 @@ def covered(result):
     return {row.name: row.low <= TRUTH[row.name] <= row.high for row in result.estimates if row.determined}
 
 
-@pytest.mark.parametrize("coupled", [True, False])
+@pytest.mark.parametrize("coupled", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_planted_parameters_come_back(twin, backend, coupled):
     episodes = log_of(twin, backend, TRUTH)
     config = FitConfig(coupled=coupled, fixed=KNOWN)

@@ -42,7 +42,7 @@ def pressed_log(twin, rng, truth=TRUTH, count=3, nframe=50):
     return [replace(episode, state=rows) for episode, rows in zip(blank, readings, strict=True)]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_young_and_damping_of_a_pressed_block_come_back(seed):
     """Measured: Young's modulus to 0.1 %, damping to 1 %, from 1.5 s of pressing."""
     twin = load_twin("soft_press")
@@ -70,6 +70,7 @@ def known_gain(twin, sd):
     )
 
 
+@pytest.mark.slow
 def test_the_error_of_an_earlier_identification_is_part_of_the_interval():
     """The servo's gain is 1.5 standard deviations above its earlier estimate, which makes Young's modulus wrong."""
     twin, sd = load_twin("soft_press"), 0.05

@@ -41,7 +41,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("search", CONFIGS)
+@pytest.mark.parametrize("search", ["lm", "cma", pytest.param("multistart", marks=pytest.mark.slow)])
 def test_a_fit_goes_on_to_the_end_that_it_would_have_had(twin, episodes, tmp_path, search):
     config = CONFIGS[search]
     whole = identify(twin, episodes, backend=BACKEND, config=config)

@@ -65,7 +65,12 @@ def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("holdout", "calibrate", "clips_used"), [("last:9", None, 9), ("last:8", None, 0), ("last:9", "last:2", 2)]
+    ("holdout", "calibrate", "clips_used"),
+    [
+        ("last:9", None, 9),
+        pytest.param("last:8", None, 0, marks=pytest.mark.slow),
+        pytest.param("last:9", "last:2", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_enough_held_out_clips_calibrate_the_ranges_unless_others_are_named(log, holdout, calibrate, clips_used):
     config = FitConfig(iterations=3, free=("joint/*/damping", "actuator/*/kp"))

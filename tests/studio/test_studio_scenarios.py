@@ -62,6 +62,7 @@ def test_a_slider_reaches_from_below_to_above_the_own_value(cell):
     assert len(found["world"]) == len(load_twin("so101_tabletop").params)
 
 
+@pytest.mark.slow
 def test_more_friction_turns_the_failure_into_a_success(browser, cell):
     with Server(cell) as server, opened_page(browser, server, expect=".empty") as page:
         visit(page, "/scenarios")

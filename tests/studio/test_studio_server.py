@@ -393,6 +393,7 @@ def test_what_is_no_command_is_not_started(client, words, named):
     assert client.ask("POST", "/api/jobs/nothing/stop", b"{}").status == 404
 
 
+@pytest.mark.slow
 def test_twenty_readers_at_a_time_get_their_answers(server, ids):
     readers = [server.admit() for _ in range(20)]
     start = threading.Barrier(20)

@@ -19,7 +19,7 @@ from twinloop.twin import load_twin
 from twinloop.twin.load import library_names, read_spec
 
 SEED, EPISODES = 11, range(10)
-LARGE, FEWER = 60, 5  # degrees of freedom of cloth, cables and granules, whose worlds are slow, and number of these
+LARGE, FEWER = 60, 3  # degrees of freedom of cloth, cables and granules, whose worlds are slow, and number of these
 
 
 def list_pairs():
@@ -79,8 +79,8 @@ def expert(task, acted):
 
 
 def test_a_world_is_a_function_of_its_episode_alone(task, params, initial):
-    rows = np.array([4, 2])
-    alone = task.reset(params.take(rows), run_seed=SEED, episodes=[4, 2])
+    rows = np.array([2, 0])
+    alone = task.reset(params.take(rows), run_seed=SEED, episodes=[2, 0])
     for field in ("qpos", "qvel", "mocap_pos", "mocap_quat", "command"):
         np.testing.assert_array_equal(getattr(alone, field), getattr(initial, field)[rows])
     other = task.reset(params, run_seed=SEED + 1, episodes=EPISODES[: params.nworld])
@@ -100,10 +100,10 @@ def test_worlds_begin_within_the_joints_limits_even_when_all_is_drawn(task):
 
 
 def test_an_experts_commands_depend_on_their_world_alone(task, params, initial, expert):
-    rows = np.array([4])
+    rows = np.array([2])
     some = initial.take(rows)
     alone = run(task, params.take(rows), some, task.expert(some))
-    np.testing.assert_array_equal(alone.states[0], expert.states[4])
+    np.testing.assert_array_equal(alone.states[0], expert.states[2])
 
 
 def test_the_expert_succeeds(task, expert):
@@ -149,7 +149,7 @@ def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, ac
     success = task.success(states)
     assert success.shape == states.shape[:2]
     half = task.nstep // 2
-    np.testing.assert_array_equal(task.success(states[3:5, :half]), success[3:5, :half])
+    np.testing.assert_array_equal(task.success(states[1:3, :half]), success[1:3, :half])
     if has_progress(task):
         progress = task.progress(states)
         assert ((progress >= 0) & (progress <= 1)).all()
@@ -157,7 +157,7 @@ def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, ac
     if has_tracked_values(task):
         seen = task.environment(states)
         assert seen.shape == (*states.shape[:2], len(task.environment_names))
-        np.testing.assert_array_equal(task.environment(states[4, 9]), seen[4, 9])
+        np.testing.assert_array_equal(task.environment(states[2, 9]), seen[2, 9])
     np.testing.assert_array_equal(states, kept)
 
 

@@ -173,6 +173,7 @@ def test_the_expert_labels_what_the_tracker_shows(name, kind):
     assert np.abs(labels[0] - labels[1]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_the_expert_succeeds_with_the_errors_of_a_localizer():
     whole = open_task("pick_and_place", TWIN)
     contract, settings = offered_contract(TWIN, whole), module.read_settings("mlp", module._SETTINGS)

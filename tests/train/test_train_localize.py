@@ -190,6 +190,7 @@ def test_an_interrupted_training_ends_with_the_same_localizer(samples, tmp_path,
         train_localizer(open_worlds, LocalizeConfig(**SMALL), tmp_path / "cut", resume=True)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_the_uncertainty_fits_held_out_worlds(samples):
     run, found = samples
     rng = np.random.default_rng(0)
