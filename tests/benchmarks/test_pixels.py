@@ -109,6 +109,7 @@ def test_a_film_strip_shows_the_first_success(monkeypatch):
         strip.make_strip("policy", 0)
 
 
+@pytest.mark.slow
 def test_images_of_looks_differ():
     plain, rooms = (
         take_images(ImageLook(label="", rooms=rooms), seed=1, episodes=2, steps=[0, 5]) for rooms in (None, (1, 1000))

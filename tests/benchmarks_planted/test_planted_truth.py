@@ -86,7 +86,7 @@ def test_without_friction_a_chain_moves_as_in_mujoco_at_a_small_step(robot):
     assert np.sqrt(np.mean((readings[0] - expected) ** 2, axis=0)).max() < 1e-3
 
 
-@pytest.mark.parametrize("robot", ["so101", "ur5e"])
+@pytest.mark.parametrize("robot", ["so101", pytest.param("ur5e", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_half_the_step_changes_readings_by_less_than_a_fifth_of_a_milliradian(robot, kind):
     twin, planted = load_robot(robot), clean(robot)

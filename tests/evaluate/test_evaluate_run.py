@@ -236,7 +236,7 @@ def test_worker_processes_return_the_trials_of_one_process(tmp_path, capsys):
     """Two batches of a suite on two processes; times of computation differ."""
     from twinloop.cli.main import main
 
-    words = "evaluate expert --twin so101_reach --task reach_moving --suite latency --episodes 9 --seed 3 --output"
+    words = "evaluate expert --twin so101_reach --task reach_moving --suite latency --episodes 7 --seed 3 --output"
     for workers in (1, 2):
         assert main([*words.split(), str(tmp_path / f"{workers}"), "--workers", f"{workers}", "--batch", "20"]) == 0
     capsys.readouterr()

@@ -111,6 +111,8 @@ def test_the_expert_succeeds(task, expert):
 
 
 def test_nothing_or_chance_does_not_succeed(task, params, initial):
+    half = np.arange((params.nworld + 1) // 2)
+    params, initial = params.take(half), initial.take(half)
     for actor in (StillActor(), RandomActor(twin=task.twin)):
         states = run(task, params, initial, begin(task, params, initial, actor)).states
         assert task.success(states).any(axis=1).mean() <= 0.05
