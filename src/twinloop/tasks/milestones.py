@@ -28,7 +28,13 @@ class Milestone:
 
 
 class MilestonePhases:
-    """Phases and failure classes of a task that lists its milestones."""
+    """Phases and failure classes of a task that lists its milestones.
+
+    Attributes:
+        first_phase: name of the phase before the first milestone.
+    """
+
+    first_phase = "reach"
 
     @abstractmethod
     def milestones(self, states: NDArray[np.float64]) -> Sequence[Milestone]:
@@ -39,7 +45,7 @@ class MilestonePhases:
 
         A phase is listed only if all earlier milestones are passed.
         """
-        begun, found = 0, [("reach", 0)]
+        begun, found = 0, [(self.first_phase, 0)]
         for milestone in self.milestones(states):
             later = np.flatnonzero(milestone.passed[begun:])
             if not len(later):

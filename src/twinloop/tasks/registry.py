@@ -25,6 +25,7 @@ TASKS: Registry[Callable[[Twin], Task]] = Registry(
         "stack": "twinloop.tasks.stack:Stack",
         "turn_cube": "twinloop.tasks.turn_cube:TurnCube",
         "reach_moving": "twinloop.tasks.reach_moving:ReachMoving",
+        "walk": "twinloop.tasks.walk:Walk",
     },
     group="twinloop.tasks",
     files=True,
