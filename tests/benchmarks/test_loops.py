@@ -41,7 +41,7 @@ def test_a_small_loop_runs_every_step(tmp_path, monkeypatch, capsys):
         "HELD": 1, "FREE_EPISODES": 2, "FREE_SECONDS": 3.0, "TRIALS": 4,
         "ARM_FIT": {"iterations": 1, "polish": 0, "rescale": 0, "search": "multistart", "starts": 1},
         "TEACHING": {"rounds": 2, "steps": 20, "final-steps": 20, "worlds": 8},
-        "SEARCH": {"worlds": 8, "rounds": 1, "draws": 16, "illuminate": 0, "simplify": 0},
+        "SEARCH": {"worlds": 16, "rounds": 1, "draws": 16, "illuminate": 0, "simplify": 0},
         "RETRAINING": {"episodes": 4, "steps": 20, "tries": 4, "trials": 4},
     }  # fmt: skip
     for name, value in sizes.items():

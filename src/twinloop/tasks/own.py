@@ -72,7 +72,7 @@ class OwnTask:
 
     rules: Callable[[InitialState], Sequence[Rule]]
     expert: Callable[..., Controller]
-    memoryless_expert: Callable[..., ReactiveExpert]
+    memoryless_expert: Callable[..., Controller]
     name: str = ""
     instruction: str = ""
     seconds: float = 6.0

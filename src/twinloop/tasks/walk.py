@@ -14,11 +14,14 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.params import ParamTable
+from twinloop.simulate import InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import occurred_before, running_maximum
 from twinloop.tasks.reaching import heading
+from twinloop.tasks.trot import Legs, TrotController
 from twinloop.twin import Twin
 from twinloop.twin.quantities.rotation import rotation_matrix
 
@@ -37,13 +40,15 @@ class WalkSettings:
 
     Attributes:
         trunk: name of the robot's free body.
+        feet: names of the sites at the feet, for the expert: front right, front left, rear right, rear left.
         command: name of the mocap body whose pose is the command.
         duration: length of an episode in s.
     """
 
     trunk: str
+    feet: list[str]
     command: str
-    duration: float = 6.0
+    duration: float = 8.0
 
 
 class Walk(MilestonePhases, OwnTask):
@@ -52,14 +57,6 @@ class Walk(MilestonePhases, OwnTask):
     name = "walk"
     instruction = "Walk with the commanded velocity."
     first_phase = "start"
-    environment_names = (
-        *(f"command.{value}" for value in ("forward", "left", "turn")),
-        *(f"velocity.{value}" for value in ("forward", "left", "up")),
-        *(f"rate.{axis}" for axis in "xyz"),
-        *(f"up.{axis}" for axis in "xyz"),
-        "height",
-        *(f"clock.{part}" for part in ("cos", "sin")),
-    )
 
     def __init__(self, twin: Twin) -> None:
         """Prepare the task for a twin; see `OwnTask` and `settings.read_settings` for errors."""
@@ -70,6 +67,26 @@ class Walk(MilestonePhases, OwnTask):
         row, kinds = self._targets[self.settings.command], mujoco.mjtState
         self._turn = state_columns(twin.model, int(kinds.mjSTATE_MOCAP_QUAT))[4 * row : 4 * row + 4]
         self._time = state_columns(twin.model, int(kinds.mjSTATE_TIME))
+
+    def expert(self, initial: InitialState) -> TrotController:  # noqa: ARG002 - it depends on the present state alone
+        """Return the scripted expert, which trots.
+
+        Raises:
+            InputError: If the twin has other legs; see `trot.Legs.of`.
+        """
+        legs = Legs.of(self.twin, self.settings.trunk, self.settings.feet)
+        base = self._trunk.qpos, self._trunk.qvel
+        return TrotController(self.twin, legs, command=self._find_command, clock=int(self._time[0]), base=base)
+
+    def memoryless_expert(
+        self,
+        initial: InitialState,
+        params: ParamTable,  # noqa: ARG002
+        *,
+        believed: ParamTable | None = None,  # noqa: ARG002
+    ) -> TrotController:
+        """Return the same expert, which has no memory; see `tasks.protocol.LabellingTask`."""
+        return self.expert(initial)
 
     def success(self, states: Array) -> NDArray[np.bool_]:
         """Return whether the mean velocity of each of the last two seconds was as commanded, and the robot never fell.
@@ -85,6 +102,18 @@ class Walk(MilestonePhases, OwnTask):
         streak = count - np.maximum.accumulate(np.where(on_speed, 0, count), axis=1)
         share = running_maximum(streak / (_HOLD_S * self.twin.control_hz + 1.0))
         return np.where(self.success(states), 1.0, share)
+
+    @property
+    def environment_names(self) -> tuple[str, ...]:
+        """Names of the values of `environment`."""
+        return (
+            *(f"command.{value}" for value in ("forward", "left", "turn")),
+            *(f"velocity.{value}" for value in ("forward", "left", "up")),
+            *(f"rate.{axis}" for axis in "xyz"),
+            *(f"up.{axis}" for axis in "xyz"),
+            "height",
+            *(f"clock.{part}" for part in ("cos", "sin")),
+        )
 
     def environment(self, states: Array) -> Array:
         """Return the tracked values in recorded states ``(…, nstate)``.
