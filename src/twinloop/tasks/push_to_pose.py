@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from twinloop.tasks.arm import Arm
 from twinloop.tasks.planar_pushing import LENGTHS, Pushes, side_axes
 from twinloop.tasks.push_settings import PushSettings
-from twinloop.tasks.reaching import BearingFrame, heading
+from twinloop.tasks.reaching import BearingFrame, heading, rotate_level
 from twinloop.tasks.reactive import PresentState, Rule
 from twinloop.tasks.waypoints import set_height
 
@@ -111,13 +111,13 @@ class PoseRules:
             & (np.abs(place) < _INSIDE * np.where(side < 2, pushes.half[1], pushes.half[0]))
             & (gain[world, held] > _LEAST_SHARE * left + _LEAST_STEP)
         )
-        return _Plan(begin=self._choose_begin(box, yaw, gain), aim=box + _rotate(aim, yaw), is_pushing=is_pushing)
+        return _Plan(begin=self._choose_begin(box, yaw, gain), aim=box + rotate_level(aim, yaw), is_pushing=is_pushing)
 
     def _distances(self, now: PresentState) -> tuple[Array, Array]:
         """Return the weighted distances to the goal in m: now ``(nworld,)``, after pushes ``(nworld, n, length)``."""
         box, yaw, error = self._observe(now)
         arcs, weight = self._pushes.arcs, _TURN_WEIGHT * self._pushes.radius
-        moved = box[:, None, None] + _rotate(arcs[..., :2], yaw[:, None, None])
+        moved = box[:, None, None] + rotate_level(arcs[..., :2], yaw[:, None, None])
         turned = nearest_turn(error[:, None, None] + arcs[..., 2], self._settings.symmetry)
         left = np.hypot(_length(box - self._goal), weight * error) + self._beyond_reach(box)
         ends = np.hypot(_length(moved - self._goal[:, None, None]), weight * turned)
@@ -134,7 +134,7 @@ class PoseRules:
         (low, high), pushes = self._settings.reach, self._pushes
         normal, along = side_axes(pushes.side)
         places = normal * (pushes.half + self._settings.behind) + along * pushes.place[:, None]
-        begins = box[:, None] + _rotate(places, yaw[:, None])
+        begins = box[:, None] + rotate_level(places, yaw[:, None])
         away = _length(begins - self._base)
         best = np.where((away >= low) & (away <= high), gain, -np.inf).argmax(axis=1)
         return begins[np.arange(len(box)), best]
@@ -142,7 +142,7 @@ class PoseRules:
     def _locate_fingers(self, now: PresentState) -> tuple[NDArray[np.intp], Array, Array]:
         """Return the side at which the fingers are, and their distances from it and from its middle in m."""
         box, yaw, _ = self._observe(now)
-        fingers = _rotate((now.tool + self._finger_offset(now.tool))[:, :2] - box, -yaw)
+        fingers = rotate_level((now.tool + self._finger_offset(now.tool))[:, :2] - box, -yaw)
         gap = np.abs(fingers) - self._pushes.half
         across, world = gap.argmax(axis=1), np.arange(len(box))
         side = 2 * across + (fingers[world, across] < 0.0)
@@ -188,8 +188,3 @@ def nearest_turn(angle: Array, symmetry: int) -> Array:
 
 def _length(vector: Array) -> Array:
     return np.hypot(vector[..., 0], vector[..., 1])
-
-
-def _rotate(vector: Array, angle: Array) -> Array:
-    x, y, cosine, sine = vector[..., 0], vector[..., 1], np.cos(angle), np.sin(angle)
-    return np.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)

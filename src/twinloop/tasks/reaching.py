@@ -89,6 +89,12 @@ def heading(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
     return xp.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
 
 
+def rotate_level(vectors: NDArray[np.float64], angle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return vectors ``(…, 2)`` turned to the left by angles ``(…)`` in rad."""
+    x, y, cosine, sine = vectors[..., 0], vectors[..., 1], np.cos(angle), np.sin(angle)
+    return np.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)
+
+
 class GraspFrame:
     """Orientations of a hand that points down, and tilts outwards with increasing height if ``tilt`` is not zero.
 

@@ -13,6 +13,7 @@ from twinloop.twin import Twin
 TASKS: Registry[Callable[[Twin], Task]] = Registry(
     "task",
     {
+        "dock": "twinloop.tasks.dock:Dock",
         "drag_cloth": "twinloop.tasks.drag_cloth:DragCloth",
         "hand_over": "twinloop.tasks.hand_over:HandOver",
         "insert_peg": "twinloop.tasks.insert_peg:InsertPeg",
