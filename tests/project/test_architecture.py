@@ -134,7 +134,7 @@ CEILINGS = {
     "simulate": 3780,
     "stats": 5840,
     "studio": 1990,
-    "tasks": 5430,
+    "tasks": 6080,
     "train": 5935,
     "twin": 8215,
     "workflows": 17880,

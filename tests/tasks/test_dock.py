@@ -1,4 +1,4 @@
-"""The task to drive to a dock."""
+"""The task to drive to a dock, and the routes of its expert."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.simulate.protocol import STATE_SPEC, state_columns
 from twinloop.tasks import open_task
 from twinloop.tasks.dock import distance_from_box
+from twinloop.tasks.docking import Routes
 from twinloop.twin import load_twin
+
+ROOM = (3.0, 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,30 @@ def test_distances_from_a_box_are_those_of_its_nearest_point(x, y, turn, wide, d
     there = grid @ np.array([[cos, sin], [-sin, cos]]) + pose[:2]
     nearest = np.linalg.norm(there - [x, y], axis=1).min()
     assert distance_from_box(np.array([x, y]), pose, half) == pytest.approx(nearest, abs=0.01)
+
+
+def follow(routes, place):
+    for _ in range(60):
+        place = routes.find_points_ahead(place[None])[0]
+        yield place
+
+
+def test_a_route_leads_around_a_wall_to_its_goal():
+    """A wall from the middle of the room to its south side."""
+
+    def blocked(world, points):
+        return (np.abs(points[:, 0]) < 0.2) & (points[:, 1] < 0.5)
+
+    routes = Routes(np.array([[2.0, -1.0]]), blocked, ROOM)
+    way = np.array(list(follow(routes, np.array([-2.0, -1.0]))))
+    np.testing.assert_allclose(way[-1], [2.0, -1.0], atol=0.026)
+    assert not blocked(0, way).any()
+    assert way[:, 1].max() > 0.45
+
+
+def test_a_route_begins_beside_what_blocks_it():
+    routes = Routes(np.array([[2.0, 0.0]]), lambda world, points: np.abs(points[:, 0]) < 0.5, ROOM)
+    assert abs(next(follow(routes, np.array([0.3, 0.0])))[0]) >= 0.5
 
 
 def test_a_shelf_that_is_no_box_or_missing_is_named(tmp_path):

@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
+from twinloop.simulate import InitialState, Simulation
 from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.arm import mocap_row
+from twinloop.tasks.docking import APPROACH, MARGIN, Routes, choose_motion
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import occurred_before, running_maximum, slower_than
@@ -72,6 +76,20 @@ class Dock(MilestonePhases, OwnTask):
             if len(found) != 1 or model.geom_type[found[0]] != int(mujoco.mjtGeom.mjGEOM_BOX):
                 raise InputError(f"task.dock of the twin {twin.name}: the shelf {shelf} must be one box.")
         self.shelf_sizes = np.array([model.geom_size[found[0], :2] for found in geoms]).reshape(-1, 2)
+
+    def expert(self, initial: InitialState) -> DockExpert:
+        """Return the scripted expert for worlds that start in ``initial``."""
+        return DockExpert(self, initial)
+
+    def memoryless_expert(
+        self,
+        initial: InitialState,
+        params: ParamTable,  # noqa: ARG002
+        *,
+        believed: ParamTable | None = None,  # noqa: ARG002
+    ) -> DockExpert:
+        """Return the same expert, which has no memory; see `tasks.protocol.LabellingTask`."""
+        return self.expert(initial)
 
     def success(self, states: Array) -> NDArray[np.bool_]:
         """Return whether the base has been at the dock and at rest for 0.5 s, and the robot has touched nothing so far.
@@ -165,6 +183,58 @@ class Dock(MilestonePhases, OwnTask):
         yaw = self.find_pose(states, self.settings.base)[..., 2]
         forward = np.cos(yaw) * velocity[..., 0] + np.sin(yaw) * velocity[..., 1]
         return np.stack([forward, velocity[..., 5]], axis=-1)
+
+
+class DockExpert:
+    """Scripted controller that drives to the dock; see `docking`.
+
+    Args:
+        task: the task.
+        initial: initial states of the worlds, of which the places of the dock and of shelves do not change.
+    """
+
+    def __init__(self, task: Dock, initial: InitialState) -> None:
+        self._task, settings = task, task.settings
+        twin, model = task.twin, task.twin.model
+        dock = _pose_at_start(task, initial, settings.dock)
+        shelves = [_pose_at_start(task, initial, shelf) for shelf in settings.shelves]
+        grown = settings.radius + abs(settings.centre) + MARGIN
+
+        def is_blocked(world: int, points: Array) -> NDArray[np.bool_]:
+            gaps = [(np.array(settings.room) - np.abs(points)).min(axis=-1)]
+            gaps += [
+                distance_from_box(points, pose[world], half)
+                for pose, half in zip(shelves, task.shelf_sizes, strict=True)
+            ]
+            return np.min(gaps, axis=0) < grown
+
+        front = np.stack([np.cos(dock[:, 2]), np.sin(dock[:, 2])], axis=-1)
+        self._routes = Routes(dock[:, :2] - APPROACH * front, is_blocked, settings.room)
+        left, right = (model.joint(name).id for name in settings.wheels)
+        bodies = model.jnt_bodyid[[left, right]]
+        self._columns = [twin.robot.joints.index(name) for name in settings.wheels]
+        self._track = float(model.body_pos[bodies[0], 1] - model.body_pos[bodies[1], 1])
+        self._wheel = float(twin.home()[0][task.objects[settings.base].qpos + 2])  # the axis is as high as the wheels
+        self._low, self._high = twin.find_command_ranges()
+
+    def __call__(self, simulation: Simulation) -> Array:
+        """Return the commands of the next control step, ``(nworld, nu)``."""
+        return self.label(simulation)
+
+    def label(self, simulation: Simulation, held: Array | None = None, earlier: Array | None = None) -> Array:  # noqa: ARG002
+        """Return the commands ``(nworld, nu)`` in the present states; see `tasks.protocol.StateExpert`."""
+        state = np.nan_to_num(simulation.state, posinf=0.0, neginf=0.0)
+        base = self._task.find_pose(state, self._task.settings.base)
+        speed, turn = choose_motion(self._routes, base, self._task.find_offset(state))
+        command = np.zeros((len(state), self._task.twin.model.nu))
+        for column, side in zip(self._columns, (-1.0, 1.0), strict=True):
+            command[:, column] = (speed + side * 0.5 * self._track * turn) / self._wheel
+        return np.clip(command, self._low, self._high)
+
+
+def _pose_at_start(task: Dock, initial: InitialState, name: str) -> Array:
+    row = mocap_row(task.twin, name)
+    return np.column_stack([initial.mocap_pos[:, row, :2], heading(initial.mocap_quat[:, row])])
 
 
 def distance_from_box(points: Array, pose: Array, half: Array) -> Array:
