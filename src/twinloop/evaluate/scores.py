@@ -75,8 +75,8 @@ def find_joint_violations(
 ) -> NDArray[np.bool_]:
     """Return at which time steps any joint exceeds its range, its speed limit or its acceleration limit.
 
-    The acceleration of a position-controlled robot is that of its commands: friction stops a joint within one time
-    step, harder than its drive can, whatever the commands are.
+    The acceleration of a robot that takes positions or velocities is that of its commands: friction stops a joint
+    within one time step, harder than its drive can, whatever the commands are.
 
     Args:
         twin: The twin, for the joint ranges and the kind of commands.
@@ -91,9 +91,9 @@ def find_joint_violations(
         Mask of shape ``(…, T, 3)``: range, speed and acceleration on the last axis.
     """
     low, high = twin.joint_ranges.T
-    outside = (qpos < low - STOP_TOLERANCE) | (qpos > high + STOP_TOLERANCE)
+    outside = ((qpos < low - STOP_TOLERANCE) | (qpos > high + STOP_TOLERANCE)) & (high > low)  # wheels have no range
     fast = np.abs(qvel) > limits.speed
-    moved = np.diff(commands, axis=-2) * hz if twin.robot.control == "position" else qvel
+    moved = {"position": np.diff(commands, axis=-2) * hz, "velocity": commands}.get(twin.robot.control, qvel)
     acceleration = np.abs(np.diff(moved, axis=-2)) * hz
     hard = np.zeros_like(fast)
     hard[..., 1 : 1 + acceleration.shape[-2], :] = acceleration > limits.acceleration * (1 + ROUNDING)

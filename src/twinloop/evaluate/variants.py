@@ -81,16 +81,21 @@ def with_contact_sensors(twin: Twin) -> Twin:
 
     The sensor ``evaluate/peak`` measures the contact force with the largest magnitude between the robot and anything,
     as three components in N. Three other sensors count contacts: ``evaluate/world`` between robot and world,
-    ``evaluate/self`` of the robot with itself, and ``evaluate/hand`` of its hand with itself.
+    ``evaluate/self`` of the robot with itself, and ``evaluate/hand`` of its hand with itself. A robot with a free base
+    stands on the world, so that only contacts of the base itself count, and not those of its wheels or feet.
     """
     model, robot = twin.model, twin.robot
-    root = model.body(int(model.body_rootid[model.joint(robot.joints[0]).bodyid[0]])).name
+    base = int(model.body_rootid[model.joint(robot.joints[0]).bodyid[0]])
+    root = model.body(base).name
+    joints = model.jnt_type[model.body_jntadr[base] : model.body_jntadr[base] + model.body_jntnum[base]]
+    stands = (joints == int(mujoco.mjtJoint.mjJNT_FREE)).any()
     mjspec = twin.mjspec.copy()
     tree, body = mujoco.mjtObj.mjOBJ_XBODY, mujoco.mjtObj.mjOBJ_BODY
     contact = mujoco.mjtSensor.mjSENS_CONTACT
     common = {"type": contact, "objtype": tree, "objname": root}
     mjspec.add_sensor(name=PEAK, **common, intprm=[_FORCE, _LARGEST, 1])
-    mjspec.add_sensor(name=WORLD, **common, reftype=body, refname="world", intprm=[_FOUND, _ANY, 1])
+    touching = common | ({"objtype": body} if stands else {})
+    mjspec.add_sensor(name=WORLD, **touching, reftype=body, refname="world", intprm=[_FOUND, _ANY, 1])
     mjspec.add_sensor(name=SELF, **common, reftype=tree, refname=root, intprm=[_FOUND, _ANY, 1])
     hand = find_hand_body(twin)
     if hand is not None:

@@ -17,6 +17,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.joint_limits import JointLimits
 from twinloop.core.records import freeze_fields
 from twinloop.twin import Twin
+from twinloop.twin.quantities.actuators import NO_CURVE
 
 Array = NDArray[np.float64]
 
@@ -116,10 +117,10 @@ COMMAND_MARGIN = 0.02
 SPEED_SHARE, ACCELERATION_SHARE = 0.6, 0.6
 # Root mean square over stall torque. Heat goes with its square; hobby servos are rated at a third to a half of stall.
 TORQUE_SHARE = 0.5
-# If a damping is a motor's back-EMF, it gives the no-load speed; it is used if this is plausible for a servo, up to
-# 10 rad/s (STS3215 4.7 to 5.3, XL330 10.8). Otherwise: the ratings of collaborative arms (Franka: 2.2 to 2.6 rad/s,
-# 7.5 to 15 rad/s²), a slide of a parallel hand in m/s, and for an arm that swings freely under torques twice the speed
-# of a half-metre pendulum falling from upright; our choice.
+# A twin may state the no-load speed of a motor. If a damping is a motor's back-EMF, it gives that speed; it is used
+# if this is plausible for a servo, up to 10 rad/s (STS3215 4.7 to 5.3, XL330 10.8). Otherwise: ratings of collaborative
+# arms (Franka: 2.2 to 2.6 rad/s, 7.5 to 15 rad/s²), a slide of a parallel hand in m/s, and for an arm that swings
+# freely under torques twice the speed of a half-metre pendulum falling from upright; our choice.
 _SERVO_SPEED, _SPEED, _SLIDE_SPEED, _ACCELERATION, _SWING_SPEED = 10.0, 2.0, 0.2, 10.0, 20.0
 
 
@@ -128,7 +129,7 @@ class MotionLimits:
     """Limits of commands and motion, per joint ``(n,)`` in SI units.
 
     Attributes:
-        low: lower bound of the commands: positions of a position-controlled robot, torques of a torque-controlled one.
+        low: lower bound of the commands: positions, velocities or torques, as the robot's control.
         high: upper bound of the commands.
         speed: largest speed of commands and motion (with torque control only of the motion).
         acceleration: largest acceleration of commands and motion (with torque control only of the motion).
@@ -180,21 +181,25 @@ def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SP
         twin: the robot's twin.
         margin: share of each joint's half range left unused at either end.
         speed: speed limit of a servo as a fraction of its no-load speed. Its acceleration limit is the same fraction of
-            torque / inertia in the home pose.
-
-    Raises:
-        InputError: If the robot takes velocities.
+            torque / inertia in the home pose. Velocity commands have the range of their actuators instead.
     """
     torque, inertia, damping = _drive_torques(twin), _drive_inertias(twin), twin.model.dof_damping[twin.joint_qvel]
-    swings = drive_kind(twin) == "torque"
+    swings, turns = twin.robot.control == "torque", twin.robot.control == "velocity"
     no_load = np.divide(torque, damping, out=np.full_like(torque, np.inf), where=damping > 0)
-    servo = (no_load < _SERVO_SPEED) & _hinge_mask(twin)
+    stated = twin.column(twin.table(1), "actuator", "no_load_speed")[0]
+    known = stated < NO_CURVE
+    no_load = np.where(known, stated, no_load)
+    servo = (known | (no_load < _SERVO_SPEED)) & _hinge_mask(twin)
     usual = _SWING_SPEED if swings else np.where(_hinge_mask(twin), _SPEED, _SLIDE_SPEED)
     fastest = np.where(servo, speed * no_load, usual)
     given = speed / SPEED_SHARE * ACCELERATION_SHARE * torque / inertia
     hardest = np.where(servo, given, np.inf if swings else np.minimum(given, _ACCELERATION))
     if swings:
         low, high = TORQUE_SHARE * twin.model.actuator_ctrlrange.T
+    elif turns:
+        limited = twin.model.actuator_ctrllimited.astype(bool)[:, None]
+        low, high = np.where(limited, twin.model.actuator_ctrlrange, [-np.inf, np.inf]).T
+        fastest, hardest = np.maximum(-low, high), given
     else:
         low, high = twin.joint_ranges.T
         low, high = low + margin * (high - low) / 2, high - margin * (high - low) / 2
