@@ -79,6 +79,6 @@ def test_another_calibration_is_told_by_what_a_value_means():
 def test_commands_become_si_by_their_kind():
     """A value v of lift means −1 rad + v degrees: positions are shifted and scaled, speeds scaled, torques neither."""
     values = [[0.0, 90.0]]
-    assert UNITS.commands_to_si(values, "position")[0] == pytest.approx([0.0, math.pi / 2 - 1.0])
-    assert UNITS.commands_to_si(values, "velocity")[0] == pytest.approx([0.0, math.pi / 2])
-    assert UNITS.commands_to_si(values, "torque")[0] == pytest.approx([0.0, 90.0])
+    assert UNITS.of_commands("position").to_si(values)[0] == pytest.approx([0.0, math.pi / 2 - 1.0])
+    assert UNITS.of_commands("velocity").to_si(values)[0] == pytest.approx([0.0, math.pi / 2])
+    assert UNITS.of_commands("torque").to_si(values)[0] == pytest.approx([0.0, 90.0])

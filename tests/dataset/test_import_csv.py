@@ -147,7 +147,7 @@ def test_commanded_velocities_are_in_the_joints_unit_per_second(tmp_path):
     text = "# command: velocity\ntime_s,action/hip,state/hip_deg\n0,10,90\n0.1,20,91\n"
     (episode,) = load_log(write(tmp_path, text))
     assert episode.command == "velocity"
-    np.testing.assert_allclose(episode.units.commands_to_si(episode.action, "velocity")[:, 0], np.deg2rad([10, 20]))
+    np.testing.assert_allclose(episode.units.of_commands("velocity").to_si(episode.action)[:, 0], np.deg2rad([10, 20]))
     with pytest.raises(UnitsError, match="action/hip_deg and state/hip_deg differ in unit"):
         load_log(write(tmp_path, text.replace("action/hip", "action/hip_deg")))
     bare = DESCRIPTION.replace("joints:", "command: velocity\njoints:")

@@ -46,6 +46,11 @@ class Contract(JsonRecord):
     cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     task: str = ""
 
+    @property
+    def command_units(self) -> UnitMap:
+        """Units of the commands, which are positions, velocities or torques."""
+        return self.action.of_commands(self.command)
+
     def find_differences(self, offered: Contract, *, reduced: bool = False) -> list[str]:
         """Return one sentence for each reason why a policy with this contract cannot run under another contract.
 

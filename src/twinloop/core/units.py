@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -134,16 +134,16 @@ class UnitMap(JsonRecord):
         scale, offset = self._coefficients()
         return (np.asarray(positions, dtype=np.float64) - offset) / scale
 
-    def commands_to_si(self, values: ArrayLike, kind: str) -> NDArray[np.float64]:
-        """Convert commands, shape ``(…, n)`` for n joints, to SI units.
+    def of_commands(self, kind: str) -> UnitMap:
+        """Return the units of commands: velocities are in log units per second, and torques in SI units.
 
         Args:
-            values: Positions in log units, velocities in log units per second, or torques, which are in SI units.
             kind: Kind of the commands, a `CommandKind`.
         """
         if kind == "position":
-            return self.to_si(values)
-        return np.asarray(values, dtype=np.float64) * (self._coefficients()[0] if kind == "velocity" else 1.0)
+            return self
+        joints = (replace(unit, scale=1.0 if kind == "torque" else unit.scale, offset=0.0) for unit in self.joints)
+        return replace(self, joints=tuple(joints))
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> UnitMap:

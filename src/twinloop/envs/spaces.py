@@ -101,13 +101,13 @@ class ActionDecoder:
     """
 
     def __init__(self, twin: Twin, options: EnvOptions) -> None:
-        self._twin, self._kind = twin, options.action
+        self._kind, self._units = options.action, twin.command_units
         self._low, self._high = twin.find_command_ranges()
         self._step = options.delta * (self._high - self._low)
         ones = np.ones(len(self._low), dtype=np.float32)
         self.space = spaces.Box(-ones, ones, dtype=np.float32)
         if self._kind == "dataset":
-            ends = np.sort(np.stack([twin.units.from_si(self._low), twin.units.from_si(self._high)]), axis=0)
+            ends = np.sort(self._units.from_si([self._low, self._high]), axis=0)
             self.space = spaces.Box(*ends.astype(np.float32), dtype=np.float32)
 
     def decode_actions(self, action: NDArray[np.floating], before: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -122,7 +122,7 @@ class ActionDecoder:
         """
         values = np.asarray(action, dtype=np.float64)
         if self._kind == "dataset":
-            return self._twin.units.to_si(values)
+            return self._units.to_si(values)
         scaled = np.clip(values, -1.0, 1.0)
         if self._kind == "delta":
             return np.clip(before + self._step * scaled, self._low, self._high)

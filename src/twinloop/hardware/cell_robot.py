@@ -232,7 +232,7 @@ class CellRobot(TwinRobot):
         """
         session, keys = self._require_session(), list(self.action_features)
         values = read_command(action, keys, origin=self.origin)
-        session.send(self.units.to_si(values) if self._commands_positions else values)
+        session.send(self._twin.command_units.to_si(values))
         return dict(zip(keys, values.tolist(), strict=True))
 
     def expert_action(self) -> dict[str, float]:
@@ -241,7 +241,7 @@ class CellRobot(TwinRobot):
         Call it once per control step, from the start of an episode.
         """
         command = self._require_session().expert_command()
-        values = self.units.from_si(command) if self._commands_positions else command
+        values = self._twin.command_units.from_si(command)
         return dict(zip(self.action_features, values.tolist(), strict=True))
 
     def disconnect(self) -> None:
@@ -260,10 +260,6 @@ class CellRobot(TwinRobot):
     def states(self) -> NDArray[np.float64]:
         """Return the true simulator states of this episode up to now, ``(nstep + 1, nstate)``, for evaluation."""
         return self._require_session().states
-
-    @property
-    def _commands_positions(self) -> bool:
-        return self.cell.twin.robot.control == "position"
 
     def _require_session(self) -> CellSession:
         if self._session is None:

@@ -197,7 +197,7 @@ def run_batch(
         trajectories = _mark_refused(trajectories, initial)
     with span("sensing and success"):
         observation = units.from_si(_compute_readings(twin, params, trajectories))
-        action = units.from_si(trajectories.commands)
+        action = units.of_commands(twin.robot.control).from_si(trajectories.commands)
         held = task.success(trajectories.states)
     return BatchResult(
         twin=twin,

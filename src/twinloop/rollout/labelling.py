@@ -73,7 +73,7 @@ class TeacherExpert:
     def __init__(self, policy: HashedPolicy, twin: Twin, task: Task, worlds: EpisodeStart) -> None:
         names = offered_contract(twin, task).environment
         self._columns = [names.index(name) for name in policy.contract.environment]
-        self._units, self._loop = policy.contract.action, open_policy_loop(policy, worlds)
+        self._units, self._loop = policy.contract.command_units, open_policy_loop(policy, worlds)
         self._observer = WorldObserver(twin, task, worlds)
 
     def label(self, simulation: Simulation, held: Array, earlier: Array) -> Array:  # noqa: ARG002 - of the protocol
@@ -146,7 +146,7 @@ class LabellingActor:
         """Return a controller that acts in these worlds and adds to ``steps``."""
         expert = self._open_expert(worlds)
         observer = WorldObserver(self.twin, self.task, worlds, tracker=self.tracker, images=self.images)
-        units, number = self.contract.action, len(worlds.numbers)
+        units, number = self.contract.command_units, len(worlds.numbers)
         names = offered_contract(self.twin, self.task).environment
         columns = [names.index(name) for name in self.contract.environment]
         loop = None if self.policy is None else open_policy_loop(self.policy, worlds)

@@ -103,7 +103,7 @@ class PolicyActor:
         return self._controller(observer, acting)
 
     def _controller(self, observer: WorldObserver, acting: PolicyLoop) -> Controller:
-        action, columns, watch = self.policy.contract.action, self._columns, self.step_callback
+        units, columns, watch = self.policy.contract.command_units, self._columns, self.step_callback
 
         def command(simulation: Simulation) -> NDArray[np.float64]:
             seeing = acting.find_seeing_worlds() if watch is None else None
@@ -113,7 +113,7 @@ class PolicyActor:
             commands = acting.act(seen)
             if watch is not None:
                 watch(seen, acting, commands)
-            return action.to_si(commands)
+            return units.to_si(commands)
 
         return command
 
@@ -148,6 +148,6 @@ def open_policy_loop(policy: Predictor, worlds: EpisodeStart, *, domain: str | N
         worlds.numbers,
         attempt=worlds.attempt,
         domain=domain,
-        command=policy.contract.action.from_si(worlds.initial.command),
+        command=policy.contract.command_units.from_si(worlds.initial.command),
         on_refusal="hold",
     )

@@ -336,7 +336,7 @@ def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitM
         strength = model.actuator_gear[:, 0] * model.actuator_gainprm[:, 0]
         torque = interpolate_at_frames(episode, "joint_torque")[:, columns]
         return torque / np.where(strength != 0.0, strength, 1.0)
-    return units.commands_to_si(episode.action[:, columns], twin.robot.control)
+    return units.of_commands(twin.robot.control).to_si(episode.action[:, columns])
 
 
 def _nominal_gains(twin: Twin, options: ReplayOptions, nwindow: int) -> dict[str, Array]:

@@ -203,7 +203,7 @@ class PolicyWorlds(BatchedWorlds):
         return self._encode()
 
     def _initial_command(self) -> NDArray[np.float64]:
-        return self._policy.contract.action.from_si(self._env.worlds.command)
+        return self._policy.contract.command_units.from_si(self._env.worlds.command)
 
     def _observe(
         self, seen: Mapping[str, Any], command: NDArray[np.float64], first: NDArray[np.bool_] | None = None

@@ -301,7 +301,7 @@ class ReinforceRun:
 
         If commands are absolute, -1 and 1 are the ends of the range.
         """
-        ends = self.plan.twin.units.from_si(np.stack(self.plan.twin.find_command_ranges()))
+        ends = self.plan.twin.command_units.from_si(np.stack(self.plan.twin.find_command_ranges()))
         size, centre = np.abs(ends[1] - ends[0]), ends.mean(axis=0)
         relative = self.settings.action_space != "absolute"
         scale, mean = (self.config.delta * size, 0.0 * size) if relative else (size / 2, centre)

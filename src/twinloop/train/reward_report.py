@@ -87,7 +87,7 @@ def make_actors(plan: Plan, task: Task, action: ColumnStatistics, *, is_relative
         is_relative: whether commands are relative to the last command.
         std: standard deviation of normalized commands.
     """
-    scale = np.abs(plan.twin.units.to_si(action.std) - plan.twin.units.to_si(np.zeros(len(action))))
+    scale = np.abs(np.diff(plan.twin.command_units.to_si([np.zeros(len(action)), action.std]), axis=0)[0])
     unskilled: list[Actor] = [
         NoiseActor(name=ZERO, scale=0.0 * scale, is_relative=True),
         NoiseActor(name=RANDOM, scale=std * scale, is_relative=is_relative),
@@ -172,7 +172,7 @@ def measure_statistics(made: Mapping[str, BatchResult], columns: Sequence[int], 
     parts: dict[str, list[NDArray[Any]]] = {STATE: [], LAST_COMMAND: [], ENVIRONMENT: []}
     for batch in made.values():
         valid, units = batch.trajectories.valid, batch.units
-        first = units.from_si(batch.initial.command)[:, None]
+        first = units.of_commands(batch.twin.robot.control).from_si(batch.initial.command)[:, None]
         parts[STATE].append(batch.observation[valid])
         parts[LAST_COMMAND].append(np.concatenate([first, batch.action[:, :-1]], axis=1)[valid])
         if columns and has_tracked_values(batch.task):
@@ -183,7 +183,7 @@ def measure_statistics(made: Mapping[str, BatchResult], columns: Sequence[int], 
         samples, source=f"{sum(len(one.numbers) for one in made.values())} episodes of {', '.join(made)}"
     )
     twin = next(iter(made.values())).twin
-    share = _LEAST_SHARE * np.abs(np.diff(twin.units.from_si(np.stack(twin.find_command_ranges())), axis=0)[0])
+    share = _LEAST_SHARE * np.abs(np.diff(twin.command_units.from_si(np.stack(twin.find_command_ranges())), axis=0)[0])
     least = {STATE: share, LAST_COMMAND: share, ENVIRONMENT: np.full(len(columns), _LEAST_SPREAD)}
     wide = {key: _widen(values, least[key]) for key, values in found.columns.items()}
     return Statistics(source=found.source, columns={**wide, ACTION: action})

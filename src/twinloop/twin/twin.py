@@ -196,6 +196,11 @@ class Twin:
         """Unit conversion of the robot's joints, for datasets with the units of the twin's YAML."""
         return self.unit_map(self.robot.units)
 
+    @cached_property
+    def command_units(self) -> UnitMap:
+        """Unit conversion of the robot's commands, which are positions, velocities or torques."""
+        return self.units.of_commands(self.robot.control)
+
     def unit_map(self, units: list[str]) -> UnitMap:
         """Return the unit conversion of the robot's joints for the given units, based on the twin's joint ranges.
 

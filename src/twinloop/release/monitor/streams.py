@@ -128,7 +128,7 @@ class MonitorStreams:
         fresh = self._fresh.copy()
         self._fresh[:] = False
         sent = np.asarray(command, dtype=np.float64)
-        self._command = self._contract.action.commands_to_si(sent, self._contract.command)
+        self._command = self._contract.command_units.to_si(sent)
         rows["observation"] = np.concatenate([read, *self._check_tracker_columns(observation)], axis=1)
         if self._chain is not None:
             tool = np.asarray(observation[ENVIRONMENT])[:, self._tool]

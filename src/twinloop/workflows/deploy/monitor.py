@@ -182,7 +182,7 @@ def calibrate_monitor(
     first = contract.state.to_si(successes.observation[STATE][:_TRIED, 0]) if contract.state else None
     if first is None:
         raise InputError("The contract of the policy has no joint positions. Add them, with units, for the monitor.")
-    sent = contract.action.commands_to_si(successes.commands[:_TRIED], contract.command)
+    sent = contract.command_units.to_si(successes.commands[:_TRIED])
     hypotheses, signature = compute_signatures(twin, table, first, sent, nthread=nthread)
     signature = weight_load_signature(
         signature, hypotheses, compute_held_share(successes, twin, contract), twin.control_hz
