@@ -120,7 +120,7 @@ CEILINGS = {
     "evaluate": 1670,
     "gap": 8090,
     "generate": 2400,
-    "hardware": 3520,
+    "hardware": 3530,
     "identify": 6785,
     "label": 860,
     "policies": 2860,
@@ -137,7 +137,7 @@ CEILINGS = {
     "tasks": 6080,
     "train": 5935,
     "twin": 8215,
-    "workflows": 17880,
+    "workflows": 17900,
 }
 SLACK = 150
 

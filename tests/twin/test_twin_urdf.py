@@ -10,7 +10,7 @@ from twinloop.checks import run_checks
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.gap import measure_gap
-from twinloop.hardware.limits import drive_kind, motion_limits
+from twinloop.hardware.limits import motion_limits
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.replay import replay
@@ -99,8 +99,6 @@ def test_a_yaml_may_name_a_urdf(arm, control):
     if control == "velocity":
         kv = 3.0 / FULL_EFFORT_SPEED_ERROR
         assert twin.model.actuator_gainprm[0, 0] == -twin.model.actuator_biasprm[0, 2] == kv
-        with pytest.raises(InputError, match="mine takes velocities. A robot is moved with positions or torques here"):
-            drive_kind(twin)
         assert motion_limits(twin).high == np.inf  # the model has no range of velocities
 
 

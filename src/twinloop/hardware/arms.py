@@ -19,7 +19,6 @@ from scipy.special import ndtri
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.hardware.hidden import HiddenParameters, require_rigid_gears
-from twinloop.hardware.limits import drive_kind
 from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
@@ -158,9 +157,10 @@ class VirtualArms:
         limited = twin.model.actuator_ctrllimited.astype(bool)[:, None]
         self._limits = np.where(limited, twin.model.actuator_ctrlrange, [-np.inf, np.inf]).T
         self._feedback = _position_feedback(twin)
-        self._servo = drive_kind(twin) == "position"
+        self._servo = twin.robot.control == "position"
         self._table = twin.table(self.nsession, hidden.params)
         self._dt, self._geared, self.units = twin.dt, add_robot_gears(twin), twin.units
+        self._command_units = twin.command_units
         self._load_columns()
         self._make_batch(twin, nthread)
         self._steps = np.zeros(self.nsession, dtype=np.int64)
@@ -198,7 +198,7 @@ class VirtualArms:
     def command(self, action: ArrayLike) -> NDArray[np.float64]:
         """Issue commands ``(nsession, n)``; return them clipped to the robot's limits.
 
-        Commands are in the units of the robot's logs, or in N·m with torque control.
+        Commands are in the units of the robot's logs (per second with velocity control), or in N·m with torque control.
 
         Raises:
             InputError: If a command is not finite.
@@ -209,11 +209,11 @@ class VirtualArms:
             raise InputError(
                 f"The command of {wrong} is not finite. Send numbers, or nothing to hold the last command."
             )
-        sent = np.clip(self.units.to_si(values) if self._servo else values, *self._limits)
+        sent = np.clip(self._command_units.to_si(values), *self._limits)
         lateness = self._hidden.command_jitter_s * self._draw("lateness", 1)
         arrival = self._steps[:, None] + (self._delay + lateness) / self._dt
         self._line.send(self._servo_target(sent), arrival, self._steps)
-        return self.units.from_si(sent) if self._servo else sent
+        return self._command_units.from_si(sent)
 
     def _load_columns(self) -> None:
         def column(family: str, quantity: str) -> NDArray[np.float64]:
@@ -244,8 +244,8 @@ class VirtualArms:
     def _servo_target(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the true positions to which the servos move for a command.
 
-        This is the position at which the erroneous encoder shows the command, plus the actuator's bias. With torque
-        control, return the torque unchanged.
+        This is the position at which the erroneous encoder shows the command, plus the actuator's bias. Velocities and
+        torques are returned unchanged.
         """
         return encoder_command(command, self._offset, self._scale) + self._bias if self._servo else command
 

@@ -23,7 +23,7 @@ from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 from twinloop.hardware.call_thread import CallThread
 from twinloop.hardware.driver_answers import joint_values, to_float
-from twinloop.hardware.protocol import POSITION, TORQUE, TRACKED_PREFIX, Clock, Robot, WallClock
+from twinloop.hardware.protocol import COMMAND_KEYS, POSITION, TRACKED_PREFIX, Clock, Robot, WallClock
 
 _ROUND_OFF_S = 1e-6
 _FASTEST = 2.0  # largest speed of a real robot's clock relative to the computer's
@@ -190,7 +190,7 @@ class RobotDescription:
         if self.source not in ("real", "sim"):
             return f"source is {self.source!r}, neither 'real' nor 'sim'"
         acted = list(self.action_features)
-        if acted not in ([f"{joint}.{kind}" for joint in joints] for kind in (POSITION, TORQUE)):
+        if acted not in ([f"{joint}.{kind}" for joint in joints] for kind in COMMAND_KEYS.values()):
             return f"action_features are {', '.join(acted)}, while units has the joints {', '.join(joints)}"
         missing = [key for key in self.joint_keys if key not in self.observation_features]
         if missing:

@@ -24,6 +24,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_bytes, write_bytes, write_text
 from twinloop.core.plain import to_plain_value
 from twinloop.core.records import freeze_fields
+from twinloop.core.units import CommandKind
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.hardware.limits import MotionLimits
 
@@ -57,7 +58,7 @@ class ExcitationPlan:
     twin: str
     twin_hash: str
     joints: tuple[str, ...]
-    control: Literal["position", "torque"]
+    control: CommandKind
     hz: float
     commands: Array
     home: Array
@@ -128,7 +129,7 @@ class _PlanFile(_Strict):
     twin: str
     twin_hash: str
     joints: list[str] = Field(min_length=1)
-    control: Literal["position", "torque"]
+    control: CommandKind
     hz: float = Field(gt=0, allow_inf_nan=False)
     frames: int = Field(ge=2)
     seconds: float

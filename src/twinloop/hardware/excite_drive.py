@@ -136,7 +136,7 @@ def _drive_to_start(guarded: GuardedRobot, plan: ExcitationPlan, clearance: Clea
     guarded.get_observation()
     if guarded.reason:
         return
-    if plan.control == "torque":
+    if plan.control != "position":
         rest = np.tile(plan.home, (round(_REST_S * plan.hz), 1))
         record(guarded.robot, guarded.guarded_commands(rest), plan.hz)
         return
@@ -170,7 +170,7 @@ def _select_episode(episode: Episode, guarded: GuardedRobot) -> Episode | None:
 def _come_to_rest(guarded: GuardedRobot, plan: ExcitationPlan, on_abort: OnAbort) -> None:
     """Hold the robot's position after a stop, or bring it back to the start slowly if ``on_abort`` is ``return``.
 
-    With torque control, command zero torque.
+    Otherwise, command zero velocity or torque.
     """
     why, guarded.reason = guarded.reason, ""
     try:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.extension import describe_error
+from twinloop.core.units import UnitMap
 from twinloop.hardware.driver import RobotLostError
 from twinloop.hardware.driver_answers import (
     COMMAND_SLACK,
@@ -143,10 +144,10 @@ class GuardedRobot:
 
         No error is raised. After a reading far outside (by more than a quarter of the range), ``reason`` and ``lost``
         are set, which stops the excitation. After one too far from ``before``, the excitation goes on, but
-        `rest_position` returns the last command. With torque control nothing is checked.
+        `rest_position` returns the last command. With velocity and torque control nothing is checked.
         """
         limits = self._plan.limits
-        if self._plan.control == "torque":
+        if self._plan.control != "position":
             return
         here, length = self.positions(), range_length(limits.low, limits.high)
         j = find_out_of_range_joint(here, limits.low, limits.high)
@@ -180,7 +181,8 @@ class GuardedRobot:
         A driver's own limits may shorten a command; see `find_misreported_joint`.
         """
         limits, requested = self._plan.limits, np.array(list(given.values()))
-        if self._plan.control == "torque":
+        if self._plan.control != "position":
+            requested, sent = (self._command_units.to_si(values) for values in (requested, sent))
             possible = [requested, np.zeros_like(requested)]
         else:
             requested, sent = self._to_si(requested), self._to_si(sent)
@@ -198,6 +200,10 @@ class GuardedRobot:
         reading = self._reading or self.get_observation()
         return self._to_si([reading[key] for key in self._reads])
 
+    @property
+    def _command_units(self) -> UnitMap:
+        return self._robot.units.of_commands(self._plan.control)
+
     def _to_si(self, values: ArrayLike) -> Array:
         return self._robot.units.to_si(values)
 
@@ -211,16 +217,16 @@ class GuardedRobot:
             Commands ``(n,)`` in the robot's units.
         """
         limits, hz = self._plan.limits, self._plan.hz
-        swings = self._plan.control == "torque"
+        follows = self._plan.control == "position"
         for frame, row in enumerate(commands):
             if self._sent is not None and not self.reason:
                 self._read_vitals(self._sent)
             if self.reason and frame:  # always send the first, because a recording needs a frame
                 return
-            before = row if self._sent is None or swings else self._sent
+            before = self._sent if follows and self._sent is not None else row
             wanted = before + np.clip(row - before, -limits.speed / hz, limits.speed / hz)
             self._sent = np.clip(wanted, np.minimum(limits.low, before), np.maximum(limits.high, before))
-            yield self._sent if swings else self._robot.units.from_si(self._sent)
+            yield self._command_units.from_si(self._sent)
 
     def clear_last_command(self) -> None:
         """Clear the last command, so that the next one starts at the robot's position."""

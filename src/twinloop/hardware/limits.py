@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import InputError
 from twinloop.core.joint_limits import JointLimits
 from twinloop.core.records import freeze_fields
 from twinloop.twin import Twin
@@ -158,20 +156,6 @@ class MotionLimits:
         speed = np.abs(rate) / self.speed
         acceleration = np.abs(np.diff(rate, axis=-2)) * hz / self.acceleration
         return np.maximum(speed.max(axis=(-2, -1)), acceleration.max(axis=(-2, -1)))
-
-
-def drive_kind(twin: Twin) -> Literal["position", "torque"]:
-    """Return the kind of commands with which a robot is moved to record it.
-
-    Raises:
-        InputError: If the robot takes velocities, for which there are neither limits nor planned motions.
-    """
-    if twin.robot.control == "velocity":
-        raise InputError(
-            f"{twin.name} takes velocities. A robot is moved with positions or torques here: set robot.control, or "
-            "record the motion with other software and import it (twinloop import)."
-        )
-    return twin.robot.control
 
 
 def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SPEED_SHARE) -> MotionLimits:

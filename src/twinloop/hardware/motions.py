@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from twinloop.core.documents import MAX_LINES_BYTES, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
+from twinloop.core.units import COMMANDED
 from twinloop.hardware.excite import ExcitationPlan
-from twinloop.hardware.limits import ClearanceCheck, MotionLimits, drive_kind, motion_limits
+from twinloop.hardware.limits import ClearanceCheck, MotionLimits, motion_limits
 from twinloop.hardware.teleop_motion import interpolate_minimum_jerk, teleop_commands
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks.arm import Arm
@@ -64,15 +65,15 @@ def plan_motion(
             twin's home pose.
 
     Raises:
-        InputError: If there is no such motion or file, the twin has no tool, gripper or object for the motion, the
-            robot takes velocities, or the motion exceeds a limit.
+        InputError: If there is no such motion or file, the twin has no tool, gripper or object for the motion, or
+            the motion exceeds a limit.
     """
     if motion not in MOTIONS and not Path(motion).is_file():
         raise InputError(f"There is no motion and no file {motion!r}. Give {', '.join(MOTIONS)} or a CSV file.")
     limits, random = motion_limits(twin), generator(seed, f"record/{motion}", episode)
     if motion == "random":
         commands = teleop_commands(twin, seed=seed, episodes=[episode], seconds=seconds)[0]
-        commands = commands if drive_kind(twin) == "torque" else twin.units.to_si(commands)
+        commands = twin.command_units.to_si(commands)
         commands = np.clip(commands, limits.low, limits.high)  # an encoder's step beyond them
     elif motion == "reach":
         commands = _follow_knots(twin, limits, _draw_reaches(twin, limits, random, seconds))
@@ -86,8 +87,10 @@ def plan_motion(
 
 
 def _require_positions(twin: Twin, motion: str) -> Arm:
-    if drive_kind(twin) == "torque":
-        raise InputError(f"The motion {motion} needs position commands, and {twin.name} takes torques. Use random.")
+    if (kind := twin.robot.control) != "position":
+        raise InputError(
+            f"The motion {motion} needs position commands, and {twin.name} takes {COMMANDED[kind]}. Use random."
+        )
     return Arm(twin)
 
 
@@ -197,12 +200,12 @@ def _read_commands(path: Path, twin: Twin) -> Array:
         raise InputError(f"{path}: values must be finite, and time must increase from row to row.")
     time = values[0, 0] + np.arange(1 + int((values[-1, 0] - values[0, 0]) * twin.control_hz)) / twin.control_hz
     commands = np.stack([np.interp(time, values[:, 0], column) for column in values[:, 1:].T], axis=1)
-    return commands if drive_kind(twin) == "torque" else twin.units.to_si(commands)
+    return twin.command_units.to_si(commands)
 
 
 def _slow_down(commands: Array, limits: MotionLimits, twin: Twin) -> Array:
     """Return commands that are slower in time by a common factor, so that they keep the speed limits."""
-    if drive_kind(twin) == "torque":
+    if twin.robot.control != "position":
         return np.clip(commands, limits.low, limits.high)
     fastest = float(np.max(np.abs(np.diff(commands, axis=0)) * twin.control_hz / limits.speed, initial=0.0))
     count = max(len(commands), 2 + int(np.ceil((len(commands) - 1) * fastest)))
@@ -214,7 +217,7 @@ def _slow_down(commands: Array, limits: MotionLimits, twin: Twin) -> Array:
 def _make_plan(
     twin: Twin, made: Mapping[str, Any], commands: Array, limits: MotionLimits, objects: Mapping[str, Array]
 ) -> ExcitationPlan:
-    control = drive_kind(twin)
+    control = twin.robot.control
     plan = ExcitationPlan(
         twin=twin.name,
         twin_hash=twin.hash,

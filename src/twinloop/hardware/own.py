@@ -43,8 +43,8 @@ from twinloop.core.errors import InputError
 from twinloop.core.records import Source
 from twinloop.core.units import CommandKind, UnitMap, parse_unit
 from twinloop.hardware.protocol import (
+    COMMAND_KEYS,
     POSITION,
-    TORQUE,
     TRACKED_PREFIX,
     Clock,
     NotConnectedError,
@@ -67,7 +67,7 @@ class OwnRobot:
             ``from_si`` convert them.
         joints: Names of the joints, in the order of all arrays.
         unit: Unit of the joints (rad, deg, m, cm, mm, range_m100_100, range_0_100): one for all, or one per joint.
-        command: Whether commands are positions in the joints' units, or torques in N·m.
+        command: Whether commands are positions or velocities in the joints' units, or torques in N·m.
         tracked: Names of the values of `track`: positions in m, headings as cosine and sine.
         cameras: Height and width in px of the images of `see`, by camera name.
         name: LeRobot's name of the robot; by default that of the twin, or that of the class in lower case.
@@ -152,7 +152,7 @@ class OwnRobot:
     @property
     def action_features(self) -> Mapping[str, type]:
         """Keys and types of an action."""
-        return {f"{joint}.{TORQUE if self.command == 'torque' else POSITION}": float for joint in self.units.names}
+        return {f"{joint}.{COMMAND_KEYS[self.command]}": float for joint in self.units.names}
 
     @property
     def is_connected(self) -> bool:
@@ -182,7 +182,7 @@ class OwnRobot:
         self.reset(self.episode)
         self.episode += 1
         held = np.asarray(self.read(), dtype=np.float64)
-        self._session = _Session(np.zeros_like(held) if self.command == "torque" else held)
+        self._session = _Session(held if self.command == "position" else np.zeros_like(held))
 
     def disconnect(self) -> None:
         """End the episode."""
@@ -248,7 +248,7 @@ class _Session:
     """Running episode of a simulator, or session of a robot.
 
     Attributes:
-        command: Command that `OwnRobot.step` gets; at first the readings, or no torque.
+        command: Command that `OwnRobot.step` gets; at first the readings, or no velocity or torque.
         now: Simulated time since the beginning in s; of a real robot, the last moment waited for.
         is_new: Whether `step` has not had this command yet.
         period: Smallest time between two moments waited for in s, of a real robot.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -15,9 +16,13 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import CheckFailedError, InputError, TwinloopError, UnknownNameError
 from twinloop.core.records import Source
-from twinloop.core.units import UnitMap
+from twinloop.core.units import CommandKind, UnitMap
 
-POSITION, TORQUE = "pos", "torque"
+POSITION = "pos"
+# End of an action's keys, by the kind of commands.
+COMMAND_KEYS: Mapping[CommandKind, str] = MappingProxyType(
+    {"position": POSITION, "velocity": "vel", "torque": "torque"}
+)
 TRACKED_PREFIX = "environment."  # prefix of tracked objects' keys
 
 
@@ -54,9 +59,10 @@ class Robot(Protocol):
     """Robot with LeRobot's interface (lerobot 0.6.1, ``robots/robot.py``), plus clock, units, source and origin.
 
     Observations and actions are dictionaries of floats: ``<joint>.pos`` in the units that ``units`` maps to rad or m,
-    ``<joint>.torque`` in N·m for the actions of a torque-controlled robot. With a scene tracker, observations also have
-    ``environment.NAME``: positions in m, headings as cosine and sine. With cameras, they have images by camera name,
-    ``(height, width, 3)``, RGB, uint8; their shape is the value in `observation_features`.
+    ``<joint>.vel`` and ``<joint>.torque`` (N·m) for the actions of a robot that takes velocities or torques. With a
+    scene tracker, observations also have ``environment.NAME``: positions in m, headings as cosine and sine. With
+    cameras, they have images by camera name, ``(height, width, 3)``, RGB, uint8; their shape is the value in
+    `observation_features`.
 
     Members that a robot may have in addition, and that ``twinloop run`` uses (`OwnRobot` describes them, too):
 
@@ -174,7 +180,7 @@ def read_command(action: Mapping[str, float], keys: Sequence[str], *, origin: st
     return values
 
 
-_SUFFIXES = (f".{POSITION}", f".{TORQUE}")
+_SUFFIXES = tuple(f".{key}" for key in COMMAND_KEYS.values())
 _HOLD_S = 0.2
 _ROUND_OFF_S = 1e-6
 _NEAR_PERCENT = 10.0  # the same where the size of the units is unknown, as of ±100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import mujoco
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import InputError
 from twinloop.core.records import POSE_COLUMNS, Episode, LoggedSignal
-from twinloop.hardware.protocol import TORQUE, TRACKED_PREFIX, Robot
+from twinloop.core.units import CommandKind
+from twinloop.hardware.protocol import COMMAND_KEYS, TRACKED_PREFIX, Robot
 from twinloop.twin import Twin
 
 TRACKER = ENVIRONMENT.removeprefix("observation.")  # signal with the values of a tracker
@@ -140,9 +141,13 @@ def make_episodes(recording: DriveRecording, robot: Robot, numbers: Iterable[int
     ]
 
 
-def command_kind(robot: Robot) -> Literal["position", "torque"]:
+def command_kind(robot: Robot) -> CommandKind:
     """Return the kind of a robot's commands, from the keys of its actions."""
-    return "torque" if all(key.endswith(f".{TORQUE}") for key in robot.action_features) else "position"
+    keys = list(robot.action_features)
+    for kind, end in COMMAND_KEYS.items():
+        if all(key.endswith(f".{end}") for key in keys):
+            return kind
+    return "position"
 
 
 def add_tracked_poses(episode: Episode, twin: Twin) -> Episode:

@@ -29,8 +29,8 @@ _MIN_JERK_PEAK = 1.875  # peak over mean speed of a minimum-jerk move: the deriv
 _REACH, _FURTHEST, _ADJUST = 0.9, 1.4, 0.08
 _PAUSE, _LEAD_IN, _GRASP = (0.05, 0.4), (0.2, 0.7), (0.25, 0.5)  # seconds
 _SHORTEST = 0.25  # seconds of the shortest move
-# Torque robots: part of the torque range, and seconds per change.
-_TORQUE_REACH, _TORQUE_TIME = 0.1, (0.2, 1.0)
+# Robots that take torques or velocities: part of the range of commands, and seconds per change.
+_DIRECT = {"torque": (0.1, (0.2, 1.0)), "velocity": (0.8, (0.2, 1.5))}
 _PATH_POINTS, _TRIES = 10, 60
 
 
@@ -40,8 +40,8 @@ def teleop_commands(
     """Return commands of a teleoperated pick-and-place, ``(nepisode, nstep, n)`` for n joints.
 
     They are in the units of ``twin.units``, start and end at the twin's home, avoid table and objects, and have the
-    resolution of a leader arm's encoder. A torque-controlled twin gets smoothly changing torques in N·m. Episode ``i``
-    depends only on ``(seed, i)``.
+    resolution of a leader arm's encoder. A twin that takes velocities or torques gets smoothly changing ones. Episode
+    ``i`` depends only on ``(seed, i)``.
 
     Args:
         twin: twin of the robot.
@@ -56,8 +56,9 @@ def teleop_commands(
     if seconds < 3.0:
         raise InputError(f"{seconds:g} s are too short for reaching out and coming home. Give at least 3 s.")
     time = np.arange(round(seconds * (hz or twin.control_hz))) / (hz or twin.control_hz)
-    if twin.robot.control == "torque":
-        return np.stack([_draw_torques(twin, generator(seed, "virtual/teleop", i), time) for i in episodes])
+    if twin.robot.control != "position":
+        directly = [_draw_commands(twin, generator(seed, "virtual/teleop", i), time) for i in episodes]
+        return twin.command_units.from_si(np.stack(directly))
     space = _FreeSpace(twin)
     motions = [_make_motion(space, generator(seed, "virtual/teleop", i), time) for i in episodes]
     return twin.units.from_si(np.stack(motions))
@@ -125,12 +126,13 @@ def _draw_duration(
     return _shortest_duration(space, start, goal) * _PEAK_SPEED[1] / random.uniform(*_PEAK_SPEED)
 
 
-def _draw_torques(twin: Twin, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
-    low, high = twin.model.actuator_ctrlrange.T
+def _draw_commands(twin: Twin, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
+    low, high = twin.find_command_ranges()
+    reach, pause = _DIRECT[twin.robot.control]
     knots, poses = [0.0], [np.zeros(twin.model.nu)]
     while knots[-1] < time[-1]:
-        knots.append(knots[-1] + random.uniform(*_TORQUE_TIME))
-        poses.append(_TORQUE_REACH * random.uniform(low, high))
+        knots.append(knots[-1] + random.uniform(*pause))
+        poses.append(reach * random.uniform(low, high))
     return interpolate_minimum_jerk(knots, poses, time)
 
 

@@ -18,8 +18,7 @@ from twinloop.core.seeds import uniforms
 from twinloop.core.units import UnitMap
 from twinloop.hardware.arms import VirtualArms
 from twinloop.hardware.hidden import HiddenParameters, draw_hidden
-from twinloop.hardware.limits import drive_kind
-from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError, check_keys
+from twinloop.hardware.protocol import COMMAND_KEYS, POSITION, NotConnectedError, check_keys
 from twinloop.hardware.record import drive, make_episodes
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.rollout.observing import TrackerNoise
@@ -64,8 +63,7 @@ class TwinRobot:
     @property
     def action_features(self) -> Mapping[str, type]:
         """Keys and types of an action, in the order of ``units``."""
-        quantity = POSITION if drive_kind(self._twin) == "position" else TORQUE
-        return {f"{joint}.{quantity}": float for joint in self.units.names}
+        return {f"{joint}.{COMMAND_KEYS[self._twin.robot.control]}": float for joint in self.units.names}
 
     @property
     def is_calibrated(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
+from twinloop.core.units import CommandKind
 from twinloop.dataset.logs.conversion import LogDatasetWriter
 from twinloop.hardware import open_robot
 from twinloop.hardware.driver import RobotDriver, RobotLostError
@@ -247,6 +249,15 @@ def _motion_metrics(plan: ExcitationPlan, repeat: int) -> Mapping[str, Any]:
     return {"seconds": plan.seconds, "repeat": repeat, "hz": plan.hz, "peaks": plan.command_peaks()}
 
 
+_UNITS: Mapping[CommandKind, str] = MappingProxyType(
+    {
+        "position": "rad and rad/s, of slides m and m/s",
+        "velocity": "rad/s and rad/s², of slides m/s and m/s²",
+        "torque": "N·m and N·m/s, of slides N and N/s",
+    }
+)
+
+
 def _describe_motion(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
     """Return a text on a motion: duration, range and peak speed of each joint, and the watched measurements.
 
@@ -258,9 +269,10 @@ def _describe_motion(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
     ]
     for j, (joint, peak) in enumerate(plan.command_peaks().items()):
         limits = f"{plan.limits.low[j]:.2f} to {plan.limits.high[j]:.2f}"
-        speed = f"{peak['speed']:>12.2f}{plan.limits.speed[j]:>8.2f}"
+        limit = f"{plan.limits.speed[j]:>8.2f}" if plan.control == "position" else f"{'–':>8}"
+        speed = f"{peak['speed']:>12.2f}{limit}"
         lines.append(f"{joint:<20}{peak['low']:>9.2f}{peak['high']:>9.2f}{limits:>18}{speed}")
-    unit = "rad and rad/s, of slides m and m/s" if plan.control == "position" else "N·m and N·m/s, of slides N and N/s"
+    unit = _UNITS[plan.control]
     if (slowed := plan.provenance.get("slowed", 1.0)) > 1.0:
         lines.append(f"The motion is {slowed:.2f} times slower than requested, which keeps the limits of speed.")
     watched = "following error, temperature and torque" if isinstance(robot, DriveHealth) else "following error only"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.hardware.excite import ExcitationPlan, require_plan_name, save_excitation
-from twinloop.hardware.limits import drive_kind, motion_limits
+from twinloop.hardware.limits import motion_limits
 from twinloop.identify import FitConfig
 from twinloop.identify.excitation import Excitation, ExcitationOptions, suggest_excitation
 from twinloop.identify.excitation_motions import MotionTrials
@@ -64,6 +64,11 @@ def run_plan(request: IdentifyRequest, log: LogEpisodes | None, config: FitConfi
         _excitation_options(planning)
     if twin.spec.robot is None and (log is None or planning.excitation is not None):
         raise InputError(f"The twin {twin.name} has no robot that could be moved. Leave --excitation, and give --data.")
+    if planning.excitation is not None and twin.robot.control == "velocity":
+        raise InputError(
+            f"No motion is planned for {twin.name}, because it takes velocities. Leave --excitation, and record its "
+            "robot with twinloop record --motion random."
+        )
     console.print(f"Data: {log.label}" if log else "Data: none yet")
     options = SurveyOptions(seed=planning.plan_seed)
     surveyed = survey(twin, log.episodes if log else (), backend=open_backend(), config=config, options=options)
@@ -111,7 +116,7 @@ def _build_excitation_plan(
         twin=reference,
         twin_hash=twin.hash,
         joints=tuple(twin.robot.joints),
-        control=drive_kind(twin),
+        control=twin.robot.control,
         hz=twin.control_hz,
         commands=suggested.commands,
         home=twin.home()[1],
