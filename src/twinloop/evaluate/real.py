@@ -205,7 +205,8 @@ def _score_episode(
             scores["time_s"] = (len(done) - last + 1) / reader.fps
     if twin is None or units is None:
         return scores
-    joints, commands = (units.to_si(reader.array(index, key)) for key in (STATE, ACTION))
+    joints = units.to_si(reader.array(index, STATE))
+    commands = units.of_commands(twin.robot.control).to_si(reader.array(index, ACTION))
     if len(joints) < _LEAST_FRAMES or not np.isfinite([joints, commands]).all():
         return scores
     speed = np.gradient(joints, 1.0 / reader.fps, axis=0)

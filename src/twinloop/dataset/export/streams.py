@@ -233,7 +233,7 @@ class EpisodeStreams:
                 continue
             kind = command if name == "commanded" else "position"
             values = self.read_exact(key)[:, : len(map_.names)]
-            values = (map_.of_commands(kind) if self.recorded else map_).to_si(values)
+            values = map_.of_commands(kind).to_si(values)
             units = tuple(np.where(slides, *pairs[kind]).tolist())
             yield TimeSeries(name=name, time=self.time, values=values, columns=map_.names, units=units)
 
