@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.joint_limits import JointLimits
-from twinloop.core.units import UnitMap
+from twinloop.core.units import COMMANDED, UnitMap
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.hardware.limits import (
     ACCELERATION_SHARE,
@@ -124,12 +124,12 @@ class EnvelopeSettings(BaseModel):
             hz: commands per second.
 
         Raises:
-            InputError: If the robot is commanded by torques, because the envelope limits positions only.
+            InputError: If the robot takes velocities or torques, because the envelope limits positions only.
         """
         if twin.robot.control != "position":
             raise InputError(
-                f"{twin.name} is commanded by torques, but the envelope limits position commands only. Robots are not "
-                "run without an envelope; use a twin and a robot with position control."
+                f"{twin.name} is commanded by {COMMANDED[twin.robot.control]}, but the envelope limits position "
+                "commands only. Robots are not run without an envelope; use a twin and a robot with position control."
             )
         return command_limits(twin, hz, margin=self.range_margin, speed=self.speed, acceleration=self.acceleration)
 

@@ -18,7 +18,7 @@ from twinloop.tasks.docking import APPROACH, MARGIN, Routes, choose_motion
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
 from twinloop.tasks.predicates import occurred_before, running_maximum, slower_than
-from twinloop.tasks.reaching import heading, rotate_level
+from twinloop.tasks.reaching import heading, nearest_turn, rotate_level
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -175,14 +175,13 @@ class Dock(MilestonePhases, OwnTask):
     def find_offset(self, states: Array) -> Array:
         """Return the pose of the base in the frame of the dock: ahead and to the left in m, and the turn in rad."""
         base, dock = (self.find_pose(states, name) for name in (self.settings.base, self.settings.dock))
-        turn = (base[..., 2] - dock[..., 2] + np.pi) % (2.0 * np.pi) - np.pi
+        turn = nearest_turn(base[..., 2] - dock[..., 2])
         return np.concatenate([rotate_level(base[..., :2] - dock[..., :2], -dock[..., 2]), turn[..., None]], axis=-1)
 
     def _find_speeds(self, states: Array) -> Array:
         velocity = self.qvel(states)[..., self._base.qvel : self._base.qvel + 6]
         yaw = self.find_pose(states, self.settings.base)[..., 2]
-        forward = np.cos(yaw) * velocity[..., 0] + np.sin(yaw) * velocity[..., 1]
-        return np.stack([forward, velocity[..., 5]], axis=-1)
+        return np.stack([rotate_level(velocity[..., :2], -yaw)[..., 0], velocity[..., 5]], axis=-1)
 
 
 class DockExpert:

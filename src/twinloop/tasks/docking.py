@@ -16,6 +16,8 @@ from scipy.ndimage import distance_transform_edt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
+from twinloop.tasks.reaching import nearest_turn
+
 Array = NDArray[np.float64]
 BlockedPoints = Callable[[int, Array], NDArray[np.bool_]]
 
@@ -96,7 +98,7 @@ def choose_motion(routes: Routes, base: Array, offset: Array) -> tuple[Array, Ar
     left, beside = -offset[:, 0], offset[:, 1]
     docking = (left > -_WIDE) & (left < _BEGIN) & (np.abs(beside) < _WIDE + _SLOPE * np.maximum(left, 0.0))
     course = np.where(docking, -np.arctan(_LINE * beside) - offset[:, 2], np.arctan2(way[:, 1], way[:, 0]) - base[:, 2])
-    error = (course + np.pi) % (2.0 * np.pi) - np.pi
+    error = nearest_turn(course)
     pace = np.where(docking, np.clip(_BRAKE * left, -_BACK, _SPEED), _SPEED)
     speed = np.where(np.abs(error) < _PIVOT, pace * np.cos(error), 0.0)
     return speed, np.clip(_BEARING * error, -_TURN, _TURN)

@@ -45,6 +45,12 @@ def held_for(condition: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
     return total - before == count
 
 
+def count_streak(condition: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return at how many times up to each one, without a break, the condition holds, ``(nworld, time)``."""
+    count = np.arange(1, condition.shape[1] + 1)
+    return count - np.maximum.accumulate(np.where(condition, 0, count), axis=1)
+
+
 def occurred_before(condition: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return a mask ``(nworld, time)`` that is true from the first time on at which the condition holds."""
     return np.logical_or.accumulate(condition, axis=1)

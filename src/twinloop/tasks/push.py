@@ -14,8 +14,8 @@ from twinloop.tasks.own import OwnTask
 from twinloop.tasks.planar_pushing import Pushes
 from twinloop.tasks.predicates import in_disc, running_maximum
 from twinloop.tasks.push_settings import PushSettings
-from twinloop.tasks.push_to_pose import PoseRules, nearest_turn
-from twinloop.tasks.reaching import BearingFrame, heading
+from twinloop.tasks.push_to_pose import PoseRules
+from twinloop.tasks.reaching import BearingFrame, heading, nearest_turn
 from twinloop.tasks.reactive import PresentState, Rule
 from twinloop.tasks.waypoints import set_height
 from twinloop.twin import Twin

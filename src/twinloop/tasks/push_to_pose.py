@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from twinloop.tasks.arm import Arm
 from twinloop.tasks.planar_pushing import LENGTHS, Pushes, side_axes
 from twinloop.tasks.push_settings import PushSettings
-from twinloop.tasks.reaching import BearingFrame, heading, rotate_level
+from twinloop.tasks.reaching import BearingFrame, heading, nearest_turn, rotate_level
 from twinloop.tasks.reactive import PresentState, Rule
 from twinloop.tasks.waypoints import set_height
 
@@ -178,12 +178,6 @@ class PoseRules:
         low, high = self._settings.low, self._settings.high
         raised = now.tool[:, 2:] > high - 0.2 * (high - low)
         return np.where(raised, self._tool(self._plan(now).begin, high), self._up(now))
-
-
-def nearest_turn(angle: Array, symmetry: int) -> Array:
-    """Return the smallest rotation in rad that is equal to ``angle`` for an object with so many equal turns."""
-    period = 2.0 * np.pi / symmetry
-    return angle - period * np.round(angle / period)
 
 
 def _length(vector: Array) -> Array:

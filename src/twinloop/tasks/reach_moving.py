@@ -21,7 +21,7 @@ from twinloop.simulate import Controller, InitialState, Simulation
 from twinloop.simulate.arrays import HOST, ArrayLibrary
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, ServoTracker, column_order, mocap_row
-from twinloop.tasks.predicates import held_for, running_maximum
+from twinloop.tasks.predicates import count_streak, held_for, running_maximum
 from twinloop.tasks.reaching import joint_step, position_error
 from twinloop.twin import Twin
 
@@ -173,10 +173,10 @@ class ReachMoving:
         the goal divided by the required time.
         """
         gap, near = self.goal_distance(states), self.is_near_goal(states)
-        count = np.arange(1, near.shape[1] + 1)
-        streak = count - np.maximum.accumulate(np.where(near, 0, count), axis=1)
         reach = running_maximum(1.0 - np.maximum(gap - TOLERANCE_M, 0.0) / np.maximum(gap[:, :1], TOLERANCE_M))
-        return np.where(self.success(states), 1.0, (reach + running_maximum(streak / (self.hold_steps + 1))) / 2.0)
+        return np.where(
+            self.success(states), 1.0, (reach + running_maximum(count_streak(near) / (self.hold_steps + 1))) / 2.0
+        )
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return positions of tool and goal ``(…, 6)`` in recorded states ``(…, nstate)``, in m in the world frame."""

@@ -89,6 +89,12 @@ def heading(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
     return xp.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
 
 
+def nearest_turn(angle: NDArray[np.float64], symmetry: int = 1) -> NDArray[np.float64]:
+    """Return the smallest rotation in rad that is equal to ``angle`` for an object with so many equal turns."""
+    period = 2.0 * np.pi / symmetry
+    return angle - period * np.round(angle / period)
+
+
 def rotate_level(vectors: NDArray[np.float64], angle: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return vectors ``(…, 2)`` turned to the left by angles ``(…)`` in rad."""
     x, y, cosine, sine = vectors[..., 0], vectors[..., 1], np.cos(angle), np.sin(angle)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.simulate import Simulation
-from twinloop.tasks.reaching import heading
+from twinloop.tasks.reaching import heading, nearest_turn
 from twinloop.twin import Twin
 from twinloop.twin.quantities.rotation import rotation_matrix
 
@@ -151,8 +151,7 @@ class Legs:
         """
         x, y, z = np.moveaxis(feet - self.hip, -1, 0)
         down = -np.sqrt(np.maximum(y**2 + z**2 - self.side**2, 1e-6))
-        abduction = np.arctan2(z, y) - np.arctan2(down, self.side)
-        abduction = (abduction + np.pi) % (2.0 * np.pi) - np.pi
+        abduction = nearest_turn(np.arctan2(z, y) - np.arctan2(down, self.side))
         bend = (x**2 + down**2 - self.upper**2 - self.lower**2) / (2.0 * self.upper * self.lower)
         knee = -np.arccos(np.clip(bend, -1.0, 1.0))
         thigh = np.arctan2(-x, -down) - np.arctan2(self.lower * np.sin(knee), self.upper + self.lower * np.cos(knee))

@@ -19,8 +19,8 @@ from twinloop.simulate import InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.milestones import Milestone, MilestonePhases
 from twinloop.tasks.own import OwnTask
-from twinloop.tasks.predicates import occurred_before, running_maximum
-from twinloop.tasks.reaching import heading
+from twinloop.tasks.predicates import count_streak, occurred_before, running_maximum
+from twinloop.tasks.reaching import heading, rotate_level
 from twinloop.tasks.trot import Legs, TrotController
 from twinloop.twin import Twin
 from twinloop.twin.quantities.rotation import rotation_matrix
@@ -97,9 +97,7 @@ class Walk(MilestonePhases, OwnTask):
 
     def progress(self, states: Array) -> Array:
         """Return the largest share of the two seconds for which the velocity was as commanded without a break."""
-        on_speed = self._is_on_speed(states)
-        count = np.arange(1, on_speed.shape[1] + 1)
-        streak = count - np.maximum.accumulate(np.where(on_speed, 0, count), axis=1)
+        streak = count_streak(self._is_on_speed(states))
         share = running_maximum(streak / (_HOLD_S * self.twin.control_hz + 1.0))
         return np.where(self.success(states), 1.0, share)
 
@@ -176,7 +174,5 @@ class Walk(MilestonePhases, OwnTask):
     def _find_motion(self, states: Array) -> tuple[Array, Array]:
         """Return the velocity forwards, to the left and up in m/s, and the trunk's rates about its axes in rad/s."""
         qvel = self.qvel(states)[..., self._trunk.qvel : self._trunk.qvel + 6]
-        yaw = heading(self._find_orientation(states))
-        cos, sin = np.cos(yaw), np.sin(yaw)
-        forward, left = cos * qvel[..., 0] + sin * qvel[..., 1], cos * qvel[..., 1] - sin * qvel[..., 0]
-        return np.stack([forward, left, qvel[..., 2]], axis=-1), qvel[..., 3:]
+        level = rotate_level(qvel[..., :2], -heading(self._find_orientation(states)))
+        return np.concatenate([level, qvel[..., 2:3]], axis=-1), qvel[..., 3:]
