@@ -37,7 +37,7 @@ class Routes:
 
     Args:
         goals: points to reach, ``(n, 2)`` in m.
-        blocked: function that tells which of ``(m, 2)`` points of a world the robot must not be at; its arguments are
+        blocked: function that returns which of ``(m, 2)`` points of a world the robot must not be at; its arguments are
             the world's index and the points.
         room: half sides of the room around the origin in m.
     """

@@ -1,7 +1,7 @@
 """Define the task to walk with a commanded velocity, on level ground and slopes, under pushes.
 
 The command is the pose of the twin's mocap body ``command``: its position is the velocity in m/s, forwards and to the
-left, and its heading is the turning rate in rad/s. The body therefore marks where the robot is told to be after one
+left, and its heading is the turning rate in rad/s. The body therefore marks where the robot should be after one
 second. A slope is a tilted gravity in front of level ground.
 """
 
